@@ -1,0 +1,1 @@
+"""The one definition of the network, in PyTorch. Read `network.py` first."""

@@ -1,0 +1,145 @@
+"""The cache-aware FastConformer encoder, in native framing.
+
+`Encoder.forward` is the only forward there is: a whole utterance is one call without a past, a live stream
+is many calls with an `EncoderState` handed from one to the next, and both give the same numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from nemostream.config import SUBSAMPLING_FACTOR, ModelConfig
+from nemostream.model.attention import chunk_mask, position_encoding
+from nemostream.model.conformer import ConformerLayer
+from nemostream.model.subsampling import PHANTOM_MEL_FRAMES, Subsampling, SubsamplingState
+
+
+@dataclass(frozen=True)
+class EncoderState:
+    """Everything that a stream carries from call to call; rows of a batch are independent.
+
+    Attributes:
+        keys: [layers, B, left, D] projected keys, right-aligned.
+        values: [layers, B, left, D].
+        gated: [layers, B, kernel - 1, D] history of the depthwise convolutions.
+        subsampling: history of the stem.
+        frames: [B] int64, encoder frames so far; 0 marks a stream that has not begun.
+    """
+
+    keys: Tensor
+    values: Tensor
+    gated: Tensor
+    subsampling: SubsamplingState
+    frames: Tensor
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The state as a flat tuple, in the order of the fields."""
+        return (self.keys, self.values, self.gated, *self.subsampling, self.frames)
+
+    @classmethod
+    def from_tensors(cls, tensors: tuple[Tensor, ...]) -> EncoderState:
+        """Rebuild a state from `tensors`."""
+        keys, values, gated, *stem, frames = tensors
+        return cls(keys, values, gated, SubsamplingState(*stem), frames)
+
+
+class Encoder(nn.Module):
+    """Stem and conformer layers (checkpoint prefix ``encoder``)."""
+
+    def __init__(self, config: ModelConfig, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.config = config
+        self.subsampling = Subsampling(config)
+        self.layers = nn.ModuleList([ConformerLayer(config, dropout) for _ in range(config.num_layers)])
+        self.dropout = nn.Dropout(dropout)
+
+    def initial_state(self, batch: int, left: int) -> EncoderState:
+        """State of ``batch`` streams that have not begun, with room for ``left`` frames of context."""
+        config, like = self.config, self.subsampling.linear.weight
+        cache = like.new_zeros(config.num_layers, batch, left, config.hidden_size)
+        return EncoderState(
+            keys=cache,
+            values=cache.clone(),
+            gated=like.new_zeros(config.num_layers, batch, config.conv_kernel_size - 1, config.hidden_size),
+            subsampling=self.subsampling.initial_state(batch, like, config),
+            frames=torch.zeros(batch, dtype=torch.int64, device=like.device),
+        )
+
+    def position_tables(self, past: int, frames: int) -> list[Tensor]:
+        """Projected position table of every layer, [heads, past + 2 * frames, head size] each."""
+        encoding = position_encoding(past, frames, self.config.hidden_size)
+        encoding = encoding.to(self.subsampling.linear.weight.device)
+        return [layer.self_attn.project_positions(encoding) for layer in self.layers]  # type: ignore[union-attr, operator]
+
+    def forward(
+        self,
+        mel: Tensor,
+        mel_lengths: Tensor,
+        state: EncoderState,
+        left: int,
+        right: Tensor,
+        tables: list[Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor, EncoderState]:
+        """Encode one call of a whole number of chunks.
+
+        Args:
+            mel: [B, 8 N, F]; rows of streams that have not begun start with 7 rows of padding.
+            mel_lengths: [B] int64, rows up to the last real one, those 7 included. A row that does not fill
+                its last chunk is at its stream's end.
+            state: from `initial_state` or the previous call; its cache may be empty (left 0) offline.
+            left: left context in frames, a multiple of right + 1.
+            right: [B] int64, right context of each row.
+            tables: `position_tables(state.keys.shape[2], N)`, if the caller keeps them.
+
+        Returns:
+            encoded [B, N, D], valid frames [B] and the new state.
+        """
+        start = torch.where(state.frames == 0, PHANTOM_MEL_FRAMES, 0)
+        x, lengths, stem = self.subsampling(mel, start, mel_lengths, state.subsampling)
+        past, frames = state.keys.shape[2], x.shape[1]
+        mask = chunk_mask(frames, past, left, right, state.frames.clamp(max=past), lengths)
+        real = (torch.arange(frames, device=x.device) < lengths[:, None]).unsqueeze(2).to(x.dtype)
+        if tables is None:
+            tables = self.position_tables(past, frames)
+        x = self.dropout(x)
+        keys, values, gated = [], [], []
+        for index, layer in enumerate(self.layers):
+            x, new = layer(
+                x, state.keys[index], state.values[index], state.gated[index], mask, tables[index], real
+            )
+            keys.append(keep_last(state.keys[index], new.keys, lengths))
+            values.append(keep_last(state.values[index], new.values, lengths))
+            gated.append(keep_last(state.gated[index], new.gated, lengths))
+        new_state = EncoderState(
+            torch.stack(keys), torch.stack(values), torch.stack(gated), stem, state.frames + lengths
+        )
+        return x, lengths, new_state
+
+    def encode_utterance(self, mel: Tensor, mel_lengths: Tensor, right: int) -> tuple[Tensor, Tensor]:
+        """Encode whole utterances: mel [B, T, F], lengths [B] in mel frames -> [B, N, D], [B].
+
+        This is the offline, chunk-masked forward that streaming must equal.
+        """
+        left = dict((r, l) for l, r in self.config.att_context_sizes).get(right)
+        if left is None:
+            left = self.config.default_att_context[0] // (right + 1) * (right + 1)
+        rows = PHANTOM_MEL_FRAMES + mel.shape[1]
+        after = -rows % SUBSAMPLING_FACTOR
+        mel = nn.functional.pad(mel, (0, 0, PHANTOM_MEL_FRAMES, after))
+        state = self.initial_state(mel.shape[0], left=0)
+        rights = torch.full_like(mel_lengths, right)
+        encoded, lengths, _ = self(mel, mel_lengths + PHANTOM_MEL_FRAMES, state, left, rights)
+        return encoded, lengths
+
+
+def keep_last(past: Tensor, new: Tensor, lengths: Tensor) -> Tensor:
+    """Append each row's valid new frames to its past and keep as many frames as the past had.
+
+    past [B, P, D], new [B, N, D], lengths [B] -> [B, P, D].
+    """
+    window = torch.cat([past, new], dim=1)
+    index = lengths[:, None] + torch.arange(past.shape[1], device=past.device)
+    return window.gather(1, index[:, :, None].expand(-1, -1, window.shape[2]))
