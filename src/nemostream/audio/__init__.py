@@ -1,0 +1,25 @@
+"""Audio in: raw PCM packets, numpy arrays and files become float32 mono at the model's sample rate."""
+
+from nemostream.audio.channels import Channels, check_channels, select_channels, split_channels
+from nemostream.audio.files import AudioFile, AudioSource, load_audio, stream_audio
+from nemostream.audio.pcm import ENCODINGS, PcmDecoder, Samples, as_float32, check_finite, encoding_name
+from nemostream.audio.resample import Resampler, check_rate
+
+__all__ = [
+    "ENCODINGS",
+    "AudioFile",
+    "AudioSource",
+    "Channels",
+    "PcmDecoder",
+    "Resampler",
+    "Samples",
+    "as_float32",
+    "check_channels",
+    "check_finite",
+    "check_rate",
+    "encoding_name",
+    "load_audio",
+    "select_channels",
+    "split_channels",
+    "stream_audio",
+]

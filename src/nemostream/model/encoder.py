@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nemostream.config import SUBSAMPLING_FACTOR, ModelConfig
 from nemostream.model.attention import chunk_mask, position_encoding
-from nemostream.model.conformer import ConformerLayer
+from nemostream.model.conformer import ConformerLayer, NewFrames
 from nemostream.model.subsampling import PHANTOM_MEL_FRAMES, Subsampling, SubsamplingState
 
 
@@ -97,6 +97,26 @@ class Encoder(nn.Module):
         Returns:
             encoded [B, N, D], valid frames [B] and the new state.
         """
+        x, lengths, stem, new = self._run(mel, mel_lengths, state, left, right, tables)
+        new_state = EncoderState(
+            keys=torch.stack([keep_last(state.keys[i], n.keys, lengths) for i, n in enumerate(new)]),
+            values=torch.stack([keep_last(state.values[i], n.values, lengths) for i, n in enumerate(new)]),
+            gated=torch.stack([keep_last(state.gated[i], n.gated, lengths) for i, n in enumerate(new)]),
+            subsampling=stem,
+            frames=state.frames + lengths,
+        )
+        return x, lengths, new_state
+
+    def _run(
+        self,
+        mel: Tensor,
+        mel_lengths: Tensor,
+        state: EncoderState,
+        left: int,
+        right: Tensor,
+        tables: list[Tensor] | None,
+    ) -> tuple[Tensor, Tensor, SubsamplingState, list[NewFrames]]:
+        """`forward` up to what each layer leaves behind."""
         start = torch.where(state.frames == 0, PHANTOM_MEL_FRAMES, 0)
         x, lengths, stem = self.subsampling(mel, start, mel_lengths, state.subsampling)
         past, frames = state.keys.shape[2], x.shape[1]
@@ -105,18 +125,13 @@ class Encoder(nn.Module):
         if tables is None:
             tables = self.position_tables(past, frames)
         x = self.dropout(x)
-        keys, values, gated = [], [], []
+        left_behind = []
         for index, layer in enumerate(self.layers):
             x, new = layer(
                 x, state.keys[index], state.values[index], state.gated[index], mask, tables[index], real
             )
-            keys.append(keep_last(state.keys[index], new.keys, lengths))
-            values.append(keep_last(state.values[index], new.values, lengths))
-            gated.append(keep_last(state.gated[index], new.gated, lengths))
-        new_state = EncoderState(
-            torch.stack(keys), torch.stack(values), torch.stack(gated), stem, state.frames + lengths
-        )
-        return x, lengths, new_state
+            left_behind.append(new)
+        return x, lengths, stem, left_behind
 
     def encode_utterance(self, mel: Tensor, mel_lengths: Tensor, right: int) -> tuple[Tensor, Tensor]:
         """Encode whole utterances: mel [B, T, F], lengths [B] in mel frames -> [B, N, D], [B].
@@ -131,7 +146,9 @@ class Encoder(nn.Module):
         mel = nn.functional.pad(mel, (0, 0, PHANTOM_MEL_FRAMES, after))
         state = self.initial_state(mel.shape[0], left=0)
         rights = torch.full_like(mel_lengths, right)
-        encoded, lengths, _ = self(mel, mel_lengths + PHANTOM_MEL_FRAMES, state, left, rights)
+        encoded, lengths, _, _ = self._run(
+            mel, mel_lengths + PHANTOM_MEL_FRAMES, state, left, rights, tables=None
+        )
         return encoded, lengths
 
 

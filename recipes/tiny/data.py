@@ -1,0 +1,159 @@
+"""Training data: corpora of cached mel frames, augmentation in the mel domain, batches of bounded size."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+FLOOR = math.log(2.0**-24)  # log-mel of digital silence
+
+
+@dataclass(frozen=True)
+class Clip:
+    """One utterance: where its mel frames lie, and its token ids."""
+
+    corpus: str
+    offset: int
+    frames: int
+    tokens: tuple[int, ...]
+
+
+class Corpora:
+    """All corpora of a cache folder, drawn from with a weight each."""
+
+    def __init__(self, cache: Path, encode: object, weights: dict[str, float], languages: frozenset[str]) -> None:
+        self.mels: dict[str, NDArray[np.float16]] = {}
+        self.clips: dict[str, list[Clip]] = {}
+        for index in sorted(cache.glob("*.jsonl")):
+            name = index.stem
+            if weights.get(name, 1.0) <= 0:
+                continue
+            with index.open(encoding="utf-8") as lines:
+                rows = [json.loads(line) for line in lines]
+            clips = [
+                Clip(name, row["offset"], row["frames"], tuple(encode(row["text"])))  # type: ignore[operator]
+                for row in rows
+                if row["lang"] in languages
+            ]
+            if clips:
+                self.mels[name] = np.load(cache / f"{name}.mel.npy", mmap_mode="r")
+                self.clips[name] = clips
+        # a corpus counts by its hours, times its weight
+        self.shares = {
+            name: sum(clip.frames for clip in clips) ** 0.7 * weights.get(name, 1.0)
+            for name, clips in self.clips.items()
+        }
+
+    def draw(self, generator: random.Random, budget: int, longest: int) -> list[Clip]:
+        """Draw clips of similar length, ``budget`` mel frames in all, none above ``longest``."""
+        names = list(self.shares)
+        pool = []
+        total = 0
+        while total < 8 * budget:
+            name = generator.choices(names, [self.shares[n] for n in names])[0]
+            clip = generator.choice(self.clips[name])
+            # CTC needs a frame for every token
+            if clip.frames <= longest and len(clip.tokens) < clip.frames / 8.8:
+                pool.append(clip)
+                total += clip.frames
+        pool.sort(key=lambda clip: clip.frames)
+        start = generator.randrange(len(pool))
+        while start > 0 and sum(clip.frames for clip in pool[start:]) < budget:
+            start -= 1
+        chosen: list[Clip] = []
+        while start < len(pool) and (len(chosen) + 1) * pool[start].frames <= budget:
+            chosen.append(pool[start])
+            start += 1
+        return chosen or [pool[0]]
+
+    def mel(self, clip: Clip) -> Tensor:
+        """Mel frames [T, 128] float32 of a clip."""
+        rows = self.mels[clip.corpus][clip.offset : clip.offset + clip.frames]
+        return torch.from_numpy(rows.astype(np.float32))
+
+
+def augment(mel: Tensor, generator: random.Random) -> Tensor:
+    """Change tempo, voice, level, noise, echo, bandwidth; then hide parts (SpecAugment). [T, F] -> [T', F]."""
+    mel = _stretch(mel, generator.uniform(0.85, 1.2), _vocal_tract(generator))
+    bins = mel.shape[1]
+    noise = torch.Generator().manual_seed(generator.getrandbits(48))
+    if generator.random() < 0.3:  # echo: power of earlier frames, decaying
+        power, decay = mel.exp(), generator.uniform(0.1, 0.75)
+        wet = generator.uniform(0.05, 0.5)
+        tail = power.clone()
+        for _ in range(4):
+            tail[1:] = torch.maximum(tail[1:], tail[:-1] * decay)
+        mel = torch.log((1 - wet) * power + wet * tail + math.exp(FLOOR))
+    if generator.random() < 0.6:  # coloured noise, with the chi-square spread of a power spectrum
+        colour = torch.linspace(0, generator.uniform(-6, 2), bins) + generator.uniform(-1, 1) * torch.sin(
+            torch.linspace(0, generator.uniform(1, 9), bins)
+        )
+        level = float(mel.max()) - generator.uniform(4.0, 14.0)
+        draws = torch.rand(mel.shape[0], bins, 3, generator=noise).clamp(min=1e-6).log().neg().mean(2)
+        mel = torch.log(mel.exp() + draws * torch.exp(colour + level))
+    if generator.random() < 0.5:  # microphone response
+        tilt = torch.linspace(0, generator.uniform(-2.5, 2.5), bins)
+        mel = mel + tilt
+    if generator.random() < 0.15:  # telephone band
+        mel = mel.clone()
+        mel[:, 128 * bins // 170 :] = FLOOR + generator.uniform(0, 3)
+        mel[:, : generator.randint(0, 8)] = FLOOR + generator.uniform(0, 3)
+    mel = (mel + generator.uniform(-4.0, 2.5)).clamp(min=FLOOR)
+    for _ in range(2):
+        width = generator.randint(0, 20)
+        begin = generator.randint(0, bins - width)
+        mel[:, begin : begin + width] = mel.mean()
+    for _ in range(max(1, mel.shape[0] // 150)):
+        width = generator.randint(0, 12)
+        begin = generator.randint(0, max(0, mel.shape[0] - width))
+        mel[begin : begin + width] = mel.mean()
+    return mel
+
+
+def _vocal_tract(generator: random.Random) -> float:
+    return generator.uniform(0.85, 1.18)
+
+
+def _stretch(mel: Tensor, tempo: float, warp: float) -> Tensor:
+    """Resample the time axis by ``tempo`` and the lower mel axis by ``warp``, by linear interpolation."""
+    frames, bins = mel.shape
+    length = max(16, round(frames / tempo))
+    mel = torch.nn.functional.interpolate(mel.t()[None], size=length, mode="linear", align_corners=False)[0].t()
+    position = torch.arange(bins, dtype=torch.float32)
+    knee = bins * 0.8
+    source = torch.where(
+        position < knee, position * warp, knee * warp + (position - knee) * (bins - 1 - knee * warp) / (bins - 1 - knee)
+    ).clamp(0, bins - 1)
+    low = source.floor().long().clamp(max=bins - 2)
+    part = source - low
+    return mel[:, low] * (1 - part) + mel[:, low + 1] * part
+
+
+@dataclass(frozen=True)
+class Batch:
+    """mel [B, T, F], mel_lengths [B], tokens [B, U] (padded with 0), token_lengths [B]."""
+
+    mel: Tensor
+    mel_lengths: Tensor
+    tokens: Tensor
+    token_lengths: Tensor
+
+
+def collate(corpora: Corpora, clips: list[Clip], generator: random.Random) -> Batch:
+    """Load, augment and pad clips."""
+    mels = [augment(corpora.mel(clip), generator) for clip in clips]
+    # a clip must keep at least as many encoder frames as it has tokens
+    lead = generator.randint(0, 24)  # speech does not begin at the same place in every chunk
+    mels = [torch.cat([torch.full((lead, mel.shape[1]), float(mel.min())), mel]) for mel in mels]
+    lengths = torch.tensor([len(mel) for mel in mels])
+    padded = torch.nn.utils.rnn.pad_sequence(mels, batch_first=True)
+    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(clip.tokens, dtype=torch.int64) for clip in clips], True)
+    return Batch(padded, lengths, tokens, torch.tensor([len(clip.tokens) for clip in clips]))

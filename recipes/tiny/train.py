@@ -1,0 +1,262 @@
+"""Train a small streaming model: CTC first, then RNN-T with CTC beside it. Resumable; one core or a GPU.
+
+    python recipes/tiny/train.py --cache work/cache --out work/run --audio-hours 300
+
+Every batch draws its right context at random from the trained set, so one model serves every latency. The
+learning rate follows the audio seen, not the clock. ``--out`` holds ``state.pt`` (to resume), ``log.jsonl``
+and, after each save, ``checkpoint/``: an averaged model as a Hugging Face folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import sentencepiece
+import torch
+from data import Corpora, collate
+from loss import rnnt_loss
+from torch import Tensor, nn
+
+from nemostream.config import ModelConfig
+from nemostream.model.network import Network
+
+CORPUS_WEIGHTS = {"orders": 0.5, "digits": 0.35, "kathleen": 1.2}
+LANGUAGE_TAG = "<en-US>"
+PROMPTS = {"en-US": 0, "en": 0, "auto": 101}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How training unfolds over the audio seen; hours are of audio."""
+
+    total_hours: float
+    peak_rate: float = 1.5e-3
+    warmup_hours: float = 3.0
+    ctc_only_hours: float = 20.0
+    ctc_weight: float = 0.3
+    batch_seconds: float = 60.0
+
+    def rate(self, hours: float) -> float:
+        """Linear warm-up, then cosine to two percent of the peak."""
+        warm = min(1.0, (hours + 0.02) / self.warmup_hours)
+        progress = min(1.0, hours / self.total_hours)
+        return self.peak_rate * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
+
+    def longest_seconds(self, hours: float) -> float:
+        """Short clips first."""
+        return 5.5 if hours < self.ctc_only_hours / 2 else 8.0 if hours < self.ctc_only_hours * 2 else 16.0
+
+
+def tiny_config(vocab_size: int) -> ModelConfig:
+    """The embedded model's dimensions."""
+    return ModelConfig(
+        hidden_size=160,
+        num_layers=8,
+        num_heads=4,
+        intermediate_size=640,
+        subsampling_channels=32,
+        conv_kernel_size=9,
+        predictor_hidden_size=160,
+        predictor_layers=2,
+        joint_hidden_size=160,
+        vocab_size=vocab_size,
+        att_context_sizes=((56, 3), (56, 0), (56, 1), (56, 6), (56, 13)),
+        num_prompts=128,
+        prompt_intermediate_size=320,
+        prompts=PROMPTS,
+        default_language="auto",
+    )
+
+
+def train_tokenizer(cache: Path, path: Path, vocab_size: int) -> sentencepiece.SentencePieceProcessor:
+    """Make (once) and load the tokenizer: BPE with capitals and punctuation, and the language tag."""
+    if not path.exists():
+        texts = []
+        for index in sorted(cache.glob("*.jsonl")):
+            rows = [json.loads(line) for line in index.open(encoding="utf-8")]
+            texts += [row["text"] for row in rows if row["lang"] == "en"][:20000]
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(texts),
+            model_prefix=str(path.with_suffix("")),
+            vocab_size=vocab_size,
+            model_type="bpe",
+            character_coverage=1.0,
+            user_defined_symbols=[LANGUAGE_TAG],
+            bos_id=-1,
+            eos_id=-1,
+            minloglevel=2,
+        )
+    return sentencepiece.SentencePieceProcessor(model_file=str(path))
+
+
+class Trainer:
+    """Network, auxiliary head, optimiser and running average."""
+
+    def __init__(self, config: ModelConfig, schedule: Schedule, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.config, self.schedule = config, schedule
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.network = Network(config, dropout=0.1).to(self.device)
+        # on a CPU the backward pass of depthwise convolutions is six times slower in bf16 than in fp32
+        stem = self.network.encoder.subsampling.to(memory_format=torch.channels_last)
+        stem.forward = torch.autocast(self.device.type, enabled=False)(stem.forward)
+        self.ctc_head = nn.Linear(config.hidden_size, config.vocab_size + 1).to(self.device)
+        decay, plain = [], []
+        for parameter in (*self.network.parameters(), *self.ctc_head.parameters()):
+            (decay if parameter.ndim >= 2 else plain).append(parameter)
+        self.optimizer = torch.optim.AdamW(
+            [{"params": decay, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}],
+            betas=(0.9, 0.98),
+            fused=True,
+        )
+        self.average = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+        self.random = random.Random(seed)
+        self.hours = 0.0
+        self.steps = 0
+
+    def losses(self, corpora: Corpora) -> tuple[Tensor | None, Tensor, float]:
+        """RNN-T loss (None in the CTC phase), CTC loss, both per token, and the hours of audio in the batch."""
+        longest = int(self.schedule.longest_seconds(self.hours) * 100)
+        clips = corpora.draw(self.random, int(self.schedule.batch_seconds * 100), longest)
+        batch = collate(corpora, clips, self.random)
+        left_right = self.random.choice(self.config.att_context_sizes)
+        prompt = torch.tensor([self.random.choice((PROMPTS["en-US"], PROMPTS["auto"])) for _ in clips])
+        device = self.device
+        mel, mel_lengths = batch.mel.to(device), batch.mel_lengths.to(device)
+        tokens, token_lengths = batch.tokens.to(device), batch.token_lengths.to(device)
+        with torch.autocast(device.type, torch.bfloat16):
+            encoded, frames = self.network.encoder.encode_utterance(mel, mel_lengths, left_right[1])
+            ctc_logits = self.ctc_head(encoded)
+            rnnt = None
+            if self.hours >= self.schedule.ctc_only_hours:
+                projected = self.network.project(encoded, prompt.to(device))
+                start = torch.full_like(tokens[:, :1], self.config.blank_id)
+                predicted, _ = self.network.decoder(
+                    torch.cat([start, tokens], 1), self.network.initial_predictor_state(len(clips))
+                )
+                logits = self.network.joint(projected[:, :, None], predicted[:, None])
+                rnnt = rnnt_loss(logits, tokens, frames, token_lengths, self.config.blank_id).sum()
+        count = token_lengths.sum()
+        ctc = nn.functional.ctc_loss(
+            torch.log_softmax(ctc_logits.float(), 2).transpose(0, 1),
+            tokens,
+            frames,
+            token_lengths,
+            blank=self.config.blank_id,
+            reduction="sum",
+            zero_infinity=True,
+        )
+        return None if rnnt is None else rnnt / count, ctc / count, float(mel_lengths.sum()) / 360000
+
+    def step(self, corpora: Corpora) -> dict[str, float]:
+        """One update; returns what the log records."""
+        rnnt, ctc, hours = self.losses(corpora)
+        loss = ctc if rnnt is None else rnnt + self.schedule.ctc_weight * ctc
+        rate = self.schedule.rate(self.hours)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        norm = nn.utils.clip_grad_norm_(parameters, 5.0)
+        if torch.isfinite(norm):
+            self.optimizer.step()
+        with torch.no_grad():  # the blank row is the predictor's start and must stay zero
+            self.network.decoder.embedding.weight[self.config.blank_id] = 0.0
+            keep = min(0.9995, (1 + self.steps) / (10 + self.steps))
+            torch._foreach_lerp_(list(self.average.values()), list(self.network.state_dict().values()), 1 - keep)
+        self.hours += hours
+        self.steps += 1
+        return {"ctc": ctc.item(), "rnnt": math.nan if rnnt is None else rnnt.item(), "norm": norm.item(), "rate": rate}
+
+    def state_dict(self) -> dict[str, object]:
+        """All that is needed to go on as if nothing had happened."""
+        return {
+            "network": self.network.state_dict(),
+            "ctc_head": self.ctc_head.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "average": self.average,
+            "hours": self.hours,
+            "steps": self.steps,
+            "random": json.dumps(self.random.getstate()),
+            "torch_random": torch.get_rng_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Go on from `state_dict`."""
+        self.network.load_state_dict(state["network"])  # type: ignore[arg-type]
+        self.ctc_head.load_state_dict(state["ctc_head"])  # type: ignore[arg-type]
+        self.optimizer.load_state_dict(state["optimizer"])  # type: ignore[arg-type]
+        self.average = state["average"]  # type: ignore[assignment]
+        self.hours, self.steps = state["hours"], state["steps"]  # type: ignore[assignment]
+        version, numbers, gauss = json.loads(state["random"])  # type: ignore[arg-type]
+        self.random.setstate((version, tuple(numbers), gauss))
+        torch.set_rng_state(state["torch_random"])  # type: ignore[arg-type]
+
+
+def save(trainer: Trainer, out: Path) -> None:
+    """Write the resume state and the averaged weights, each in one move so that a kill can't tear them."""
+    temporary = out / "state.tmp"
+    torch.save(trainer.state_dict(), temporary)
+    temporary.rename(out / "state.pt")
+    torch.save({"config": trainer.config.to_dict(), "weights": trainer.average}, out / "average.tmp")
+    (out / "average.tmp").rename(out / "average.pt")
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cache", type=Path, required=True, help="folder that prepare.py wrote")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--audio-hours", type=float, required=True, help="audio to see, in hours")
+    parser.add_argument("--vocab-size", type=int, default=256)
+    parser.add_argument("--ctc-only-hours", type=float, default=20.0)
+    parser.add_argument("--batch-seconds", type=float, default=60.0)
+    parser.add_argument("--peak-rate", type=float, default=1.5e-3)
+    parser.add_argument("--save-minutes", type=float, default=5.0)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)  # two threads on a busy machine fall to a fraction of one
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    tokenizer = train_tokenizer(arguments.cache, arguments.out / "tokenizer.model", arguments.vocab_size)
+    schedule = Schedule(
+        arguments.audio_hours,
+        peak_rate=arguments.peak_rate,
+        ctc_only_hours=arguments.ctc_only_hours,
+        batch_seconds=arguments.batch_seconds,
+    )
+    trainer = Trainer(tiny_config(tokenizer.get_piece_size()), schedule, arguments.seed)
+    if (arguments.out / "state.pt").exists():
+        trainer.load_state_dict(torch.load(arguments.out / "state.pt", weights_only=True))
+    tag = tokenizer.piece_to_id(LANGUAGE_TAG)
+    corpora = Corpora(
+        arguments.cache, lambda text: [*tokenizer.encode(text), tag], CORPUS_WEIGHTS, frozenset({"en"})
+    )
+    log = (arguments.out / "log.jsonl").open("a", encoding="utf-8")
+    log.write(json.dumps({"schedule": asdict(schedule), "shares": corpora.shares}) + "\n")
+    begin, begin_hours, saved = time.monotonic(), trainer.hours, time.monotonic()
+    recent: list[dict[str, float]] = []
+    while trainer.hours < schedule.total_hours:
+        recent.append(trainer.step(corpora))
+        if trainer.steps % 50 == 0:
+            mean = {key: sum(row[key] for row in recent) / len(recent) for key in recent[0]}
+            recent = []
+            elapsed = time.monotonic() - begin
+            speed = (trainer.hours - begin_hours) * 3600 / elapsed
+            row = {"step": trainer.steps, "hours": round(trainer.hours, 3), "speed": round(speed, 1)}
+            log.write(json.dumps(row | {key: round(value, 5) for key, value in mean.items()}) + "\n")
+            log.flush()
+        if time.monotonic() - saved > arguments.save_minutes * 60:
+            save(trainer, arguments.out)
+            saved = time.monotonic()
+    save(trainer, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
