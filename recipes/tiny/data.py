@@ -147,10 +147,10 @@ class Batch:
     token_lengths: Tensor
 
 
-def collate(corpora: Corpora, clips: list[Clip], generator: random.Random) -> Batch:
-    """Load, augment and pad clips."""
-    mels = [augment(corpora.mel(clip), generator) for clip in clips]
-    # a clip must keep at least as many encoder frames as it has tokens
+def collate(corpora: Corpora, clips: list[Clip], augmented: float, generator: random.Random) -> Batch:
+    """Load, augment (a share ``augmented`` of the clips) and pad."""
+    mels = [corpora.mel(clip) for clip in clips]
+    mels = [augment(mel, generator) if generator.random() < augmented else mel for mel in mels]
     lead = generator.randint(0, 24)  # speech does not begin at the same place in every chunk
     mels = [torch.cat([torch.full((lead, mel.shape[1]), float(mel.min())), mel]) for mel in mels]
     lengths = torch.tensor([len(mel) for mel in mels])

@@ -1,17 +1,17 @@
 """Speak a list of sentences with thousands of virtual voices, for training a small recogniser.
 
-``python recipes/tiny/synthesize.py --texts texts.tsv --out DIR --hours 60`` (sentences from ``texts.py``) writes
-``DIR/NNN/NNNNNN.flac`` (16 kHz mono 16 bit) and appends to ``DIR/manifest.jsonl`` clip by clip, so that training can
-start on a part. Clip ``i`` depends only on the seed, ``i`` and the list; a second call goes on where the first ended.
+``python recipes/tiny/synthesize.py --texts texts.tsv --out DIR --hours 60`` (sentences: ``texts.py``)
+writes ``DIR/NNN/NNNNNN.flac`` (16 kHz mono 16 bit) and appends to ``DIR/manifest.jsonl`` clip by clip, so
+that training can start on a part. Clip ``i`` depends only on the seed, ``i``, the list and the shares; a
+second call goes on where the first ended. Engines:
 
-Needs ``pip install hibari-tts scipy soundfile soxr`` and, for ``--flite`` and ``--espeak``, those programs. Engines:
-
-- *hibari* (Apache-2.0, one voice) hands out its spectrum before the waveform: harmonic and residual magnitudes
-  [601 bins of 20 Hz, F frames of 12.5 ms], F0, and a noise part too faint to matter (-40 dB). Pitch, pitch range, vocal-tract length, local formant places, tilt,
-  a random equaliser, breath, tempo and a few regular accent rules are changed there; the inverse STFT then runs at
-  16 kHz directly (800-point frames, hop 200, have the same 20 Hz bins).
-- *flite* and *espeak-ng* (voices and variants) are changed in the waveform: speaking at 1/r of the pace and reading
-  the samples r times faster shifts pitch and formants together by r.
+- *hibari* (``pip install hibari-tts``, Apache-2.0, one voice) hands out its spectrum before the waveform:
+  harmonic and residual magnitudes [601 bins of 20 Hz, F frames of 12.5 ms], F0, and a noise part too faint
+  to matter (-40 dB). Pitch, pitch range, vocal-tract length, single formants, tilt, a random equaliser,
+  breath, tempo and a few regular accent rules are changed there; the inverse STFT then runs at 16 kHz
+  directly (800-point frames, hop 200, have the same 20 Hz bins).
+- *flite* and *espeak-ng* (programs; voices and variants) are changed in the waveform: speaking at 1/r of
+  the pace and reading the samples r times faster shifts pitch and formants together by r.
 
 A clip is dropped when its pace is implausible (outside 0.15 to 0.9 s a word) or nothing was spoken.
 """
@@ -45,14 +45,14 @@ WINDOW = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(N_FFT) / N_FFT)).astype(np.fl
 VOICED_HZ = 40.0  # below it hibari means "unvoiced"
 MAX_SECONDS, PACE = 10.0, (0.15, 0.9)  # pace: plausible seconds a word
 PER_SHARD = 1000
-FLITE_VOICES = {"slt": 1.0, "rms": 1.0, "awb": 1.0, "kal16": 1.0}
-ESPEAK_VOICES = ("en-us", "en-us", "en-us", "en-us-nyc", "en-gb", "en-gb-x-rp", "en-gb-scotland", "en-gb-x-gbclan", "en-029")
-ESPEAK_VARIANTS = (
-    "m1 m2 m3 m4 m5 m6 m7 m8 f1 f2 f3 f4 f5 klatt klatt2 klatt3 klatt4 Alex Alicia Andrea Andy Annie Gene Henrique "
-    "Hugo Jacky Lee Mario Michael Mike adam anika antonio belinda boris david ed edward gustave iven john linda max "
-    "michel norbert pablo paul pedro quincy rob robert sandro shelby steph travis victor zac"
-).split()
-# Regular differences between accents, on hibari's phoneme string: (name, pattern, replacement, share of speakers).
+FLITE_HZ = {"slt": 180, "rms": 95, "awb": 130, "kal16": 105}  # voice and its usual pitch
+_ESPEAK_VOICES = """en-us en-us en-us en-us-nyc en-gb en-gb-x-rp en-gb-scotland en-gb-x-gbclan en-029"""
+_ESPEAK_VARIANTS = """m1 m2 m3 m4 m5 m6 m7 m8 f1 f2 f3 f4 f5 klatt klatt2 klatt3 klatt4 Alex Alicia Andrea
+Andy Annie Gene Henrique Hugo Jacky Lee Mario Michael Mike adam anika antonio belinda boris david ed edward
+gustave iven john linda max michel norbert pablo paul pedro quincy rob robert sandro shelby steph travis
+victor zac"""
+ESPEAK_VOICES, ESPEAK_VARIANTS = _ESPEAK_VOICES.split(), _ESPEAK_VARIANTS.split()
+# Regular differences of accent, on hibari's phonemes: (name, pattern, replacement, share of speakers).
 ACCENTS = (
     ("tap-to-t", r"T", "t", 0.35),
     ("cot-caught", r"ɔ(?!ɹ|ˈ)", "ɑ", 0.3),
@@ -82,7 +82,7 @@ def _analyse(signal: Audio, frames: int) -> NDArray[np.complex64]:
     """Hann STFT [frames, BINS], scaled so that a unit cosine peaks at hibari's harmonic magnitude."""
     padded = np.pad(signal, N_FFT // 2, mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(padded, N_FFT)[::HOP][:frames]
-    return scipy.fft.rfft(windows * (WINDOW * (4 / N_FFT)), axis=1)
+    return np.asarray(scipy.fft.rfft(windows * (WINDOW * (4 / N_FFT)), axis=1), np.complex64)
 
 
 def _overlap_add(spectrum: NDArray[np.complex64]) -> Audio:
@@ -104,7 +104,7 @@ def _polar(log_magnitude: Audio, angle: Audio) -> NDArray[np.complex64]:
 
 
 def hibari_voice(rng: np.random.Generator) -> Params:
-    """Draw one speaker. Longer vocal tracts (lower ``formant``) go with lower pitch, loosely, as in people."""
+    """Draw one speaker; long vocal tracts (low ``formant``) go with low pitch, loosely, as in people."""
     pitch = float(np.exp(rng.uniform(np.log(0.48), np.log(1.55))))
     return {
         "pitch": pitch,
@@ -122,10 +122,10 @@ def hibari_voice(rng: np.random.Generator) -> Params:
 
 
 def _source_bins(voice: Params) -> Audio:
-    """For every output bin, the (fractional) bin of the original spectrum that it takes its magnitude from."""
+    """For every output bin, the (fractional) bin of the original spectrum that it is read from."""
     knots = np.array([0, 700, 1700, 3000, 5000, 8000]) / BIN_HZ
     bend = 1 + np.array([0, *voice["bend"], 0])
-    return np.clip(np.interp(np.arange(BINS), knots, knots * bend / voice["formant"]), 0, 599)
+    return np.asarray(np.interp(np.arange(BINS), knots, knots * bend / voice["formant"]).clip(0, 599))
 
 
 def _equaliser(voice: Params) -> Audio:
@@ -135,7 +135,7 @@ def _equaliser(voice: Params) -> Audio:
     db += voice["tilt"] * np.log2(np.maximum(hz, 500) / 500)
     if voice["cut"] is not None:
         db -= np.clip((hz - voice["cut"]) / 10, 0, 45)
-    return (db * (np.log(10) / 20)).astype(np.float32)
+    return np.asarray(db * (np.log(10) / 20), np.float32)
 
 
 def _frame_path(frames: int, sway: float, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -152,8 +152,8 @@ def speak_hibari(tts: Hibari, text: str, voice: Params, rng: np.random.Generator
     for name, pattern, replacement, _ in ACCENTS:
         if name in voice["accent"]:
             phonemes = re.sub(pattern, replacement, phonemes)
-    inputs = {"ids": np.array([tts.ids(phonemes)], np.int64), "speed": np.array([voice["speed"]], np.float32)}
-    harmonic, theta, _, residual, phi, f0 = (o[0] for o in tts.sess.run(None, inputs))
+    ids, speed = np.array([tts.ids(phonemes)], np.int64), np.array([voice["speed"]], np.float32)
+    harmonic, theta, _, residual, phi, f0 = (o[0] for o in tts.sess.run(None, {"ids": ids, "speed": speed}))
     path = _frame_path(len(f0), voice["sway"], rng)
     place = _source_bins(voice)
     low, part = place.astype(np.int64), (place % 1).astype(np.float32)
@@ -180,9 +180,10 @@ def speak_hibari(tts: Hibari, text: str, voice: Params, rng: np.random.Generator
 
 def command_voice(engine: str, rng: np.random.Generator) -> Params:
     """Draw a voice of flite or espeak-ng."""
-    voice: Params = {"speed": float(np.exp(rng.uniform(np.log(0.8), np.log(1.3)))), "shift": float(rng.uniform(0.86, 1.16))}
+    speed = float(np.exp(rng.uniform(np.log(0.8), np.log(1.3))))
+    voice: Params = {"speed": speed, "shift": float(rng.uniform(0.86, 1.16))}
     if engine == "flite":
-        voice["name"] = str(rng.choice(list(FLITE_VOICES)))
+        voice["name"] = str(rng.choice(list(FLITE_HZ)))
         voice["pitch"] = float(rng.uniform(0.8, 1.25))
     else:
         voice["name"] = f"{rng.choice(ESPEAK_VOICES)}+{rng.choice(ESPEAK_VARIANTS)}"
@@ -195,17 +196,18 @@ def speak_command(engine: str, text: str, voice: Params) -> Audio:
     pace = voice["speed"] / voice["shift"]
     if engine == "flite":
         command = ["flite", "-voice", voice["name"], "--setf", f"duration_stretch={1 / pace:.3f}"]
-        base = {"slt": 180, "rms": 95, "awb": 130, "kal16": 105}[voice["name"]]
-        command += ["--setf", f"int_f0_target_mean={base * voice['pitch']:.1f}", "-t", text, "-o", "/dev/stdout"]
+        hertz = FLITE_HZ[voice["name"]] * voice["pitch"]
+        command += ["--setf", f"int_f0_target_mean={hertz:.1f}", "-t", text, "-o", "/dev/stdout"]
     else:
-        command = ["espeak-ng", "-v", voice["name"], "-s", f"{165 * pace:.0f}", "-p", str(voice["pitch"]), "--stdout", "--", text]
+        command = ["espeak-ng", "-v", voice["name"], "-s", f"{165 * pace:.0f}", "-p", str(voice["pitch"])]
+        command += ["--stdout", "--", text]
     data = subprocess.run(command, check=True, capture_output=True, timeout=20).stdout
     if data[:4] == b"RIFF":  # espeak-ng leaves the lengths open; the samples start after 44 bytes
         rate = int.from_bytes(data[24:28], "little")
         samples = np.frombuffer(data[44 : len(data) - len(data) % 2], "<i2").astype(np.float32) / 32768
     else:
         samples, rate = soundfile.read(io.BytesIO(data), dtype="float32")
-    return soxr.resample(samples, rate * voice["shift"], RATE).astype(np.float32)
+    return np.asarray(soxr.resample(samples, rate * voice["shift"], RATE), np.float32)
 
 
 def finish(audio: Audio, rng: np.random.Generator) -> tuple[Audio, float]:
@@ -226,7 +228,9 @@ def finish(audio: Audio, rng: np.random.Generator) -> tuple[Audio, float]:
     return (out + hiss * (floor / hiss.std())).astype(np.float32), len(speech) / RATE
 
 
-def speak(index: int, seed: int, text: str, tts: Hibari, shares: dict[str, float]) -> tuple[Audio, float, str, Params]:
+def speak(
+    index: int, seed: int, text: str, tts: Hibari, shares: dict[str, float]
+) -> tuple[Audio, float, str, Params]:
     """Clip ``index``: audio, spoken seconds, engine, voice."""
     rng = np.random.default_rng((seed, index))
     engine = str(rng.choice(list(shares), p=list(shares.values())))
@@ -242,26 +246,30 @@ def speak(index: int, seed: int, text: str, tts: Hibari, shares: dict[str, float
 def _round(value: Any) -> Any:
     if isinstance(value, list):
         return [_round(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _round(v) for k, v in value.items()}
     return round(value, 3) if isinstance(value, float) else value
 
 
 def main() -> None:
     """Generate until ``--hours`` are there or ``--minutes`` have passed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=style)
     parser.add_argument("--out", type=Path, required=True, help="folder for the clips and manifest.jsonl")
-    parser.add_argument("--texts", type=Path, required=True, help="TSV of source and sentence, in speaking order")
+    parser.add_argument("--texts", type=Path, required=True, help="TSV of source and sentence, in order")
     parser.add_argument("--hours", type=float, default=1.0, help="hours of audio to have in the end")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after this much time")
     parser.add_argument("--flite", type=float, default=0.1, help="share of clips spoken by flite")
-    parser.add_argument("--espeak", type=float, default=0.08, help="share of clips spoken by espeak-ng")
+    parser.add_argument("--espeak", type=float, default=0.05, help="share of clips spoken by espeak-ng")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     pairs = [line.split("\t") for line in args.texts.read_text().splitlines()]
     shares = {"hibari": 1 - args.flite - args.espeak, "flite": args.flite, "espeak": args.espeak}
     args.out.mkdir(parents=True, exist_ok=True)
     manifest = args.out / "manifest.jsonl"
-    done = [json.loads(line) for line in manifest.read_text().splitlines()] if manifest.exists() else []
-    seconds, index = sum(row["duration"] for row in done), done[-1]["index"] + 1 if done else 0
+    done = [json.loads(line) for line in manifest.open()] if manifest.exists() else []
+    seconds = sum(row["duration"] for row in done)
+    index = done[-1]["index"] + 1 if done else 0
     start, first, dropped, tts = time.monotonic(), seconds, 0, Hibari(threads=1)
     with manifest.open("a") as out:
         while seconds < args.hours * 3600 and time.monotonic() - start < args.minutes * 60:
@@ -271,8 +279,9 @@ def main() -> None:
                 path = Path(f"{index // PER_SHARD:03d}") / f"{index:06d}.flac"
                 (args.out / path.parent).mkdir(exist_ok=True)
                 soundfile.write(args.out / path, audio, RATE, subtype="PCM_16")
-                row = {"audio_filepath": str(path), "duration": round(len(audio) / RATE, 3), "text": text, "lang": "en",
-                       "source": source, "engine": engine, "voice": {k: _round(v) for k, v in voice.items()}, "index": index}  # fmt: skip
+                row = {"audio_filepath": str(path), "duration": round(len(audio) / RATE, 3), "text": text}
+                row |= {"lang": "en", "source": source, "engine": engine, "voice": _round(voice)}
+                row["index"] = index
                 out.write(json.dumps(row, ensure_ascii=False) + "\n")
                 out.flush()
                 seconds += row["duration"]
@@ -281,7 +290,8 @@ def main() -> None:
             index += 1
             if index % PER_SHARD == 0:
                 rate = (seconds - first) / (time.monotonic() - start)
-                print(f"{index} clips, {dropped} dropped, {seconds / 3600:.2f} h, {rate:.0f} times real time", flush=True)
+                hours = f"{seconds / 3600:.2f} h, {rate:.0f} times real time"
+                print(f"{index} sentences, {dropped} dropped, {hours}", flush=True)
     print(f"{seconds / 3600:.2f} h in {manifest}")
 
 

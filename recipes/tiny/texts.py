@@ -29,7 +29,7 @@ from pathlib import Path
 MIN_WORDS, MAX_WORDS = 2, 22
 CAPS = {"austen": 9000, "moby": 5000, "sotu": 8000, "kjv": 2500, "wordnet": 8000, "manifest": 6000}
 _ALLOWED = re.compile(r"[A-Za-z .,?!'\"-]+")
-_ODD = re.compile(r"\b[A-Z]{2,}\b|\b(?:[IVXLC]{2,}|etc|viz|ibid|vol|chap|No|St|Mt|Gen|Gov|Sen|Rep)\b\.?|--|\b[B-HJ-NP-Z]\b")
+_ODD = re.compile(r"\b[A-Z]{2,}\b|\b(?:etc|viz|ibid|vol|chap|St|Mt|Gen|Gov|Sen|Rep)\b\.?|--|\b[B-HJ-NP-Z]\b")
 _ABBREVIATION = re.compile(r"\b(Mr|Mrs|Ms|Dr)\. ")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"']*\s+|(?<=[.!?][\"'])\s+")
 _CLAUSE = re.compile(r"\s*[;:]\s*|\s*--+\s*|,\s+(?=(?:and|but|or|which|who|when|while|for|if|as|where|so)\s)")
@@ -38,67 +38,96 @@ _PLAIN = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "_": Non
 
 # --- templates: <slot> is filled, (a|b|) is chosen ----------------------------------------------------------
 
-SLOTS = {k: v.split("|") for k, v in {
-    "name": "Anna|Ben|Carlos|Daniel|Emma|Fatima|Grace|Henry|Isabel|James|Kate|Liam|Maria|Noah|Olivia|Peter|Rosa|"
-    "Samuel|Tara|Victor|William|Yuki|Zoe|Alice|Brian|Chloe|David|Elena|George|Hannah|Ivan|Julia|Kevin|Laura|Michael|"
-    "Nora|Oscar|Paula|Quinn|Rachel|Steven|Thomas|Uma|Vera|Wendy|Xavier|Arthur|Bella|Charles|Dorothy|Edward|Frank",
-    "surname": "Adams|Baker|Carter|Davis|Evans|Foster|Garcia|Harris|Irving|Jackson|Kelly|Lopez|Miller|Nelson|Owens|"
-    "Parker|Quigley|Roberts|Smith|Turner|Underwood|Vance|Walker|Young|Bennett|Cooper|Fisher|Graham|Hughes|Jordan",
-    "city": "London|Paris|Boston|Chicago|Denver|Dublin|Berlin|Madrid|Rome|Toronto|Sydney|Seattle|Austin|Vienna|"
-    "Oslo|Lisbon|Tokyo|Cairo|Dallas|Miami|Portland|Atlanta|Houston|Geneva|Prague|Athens|Delhi|Nairobi|Lima|Montreal",
+_SLOT_TEXT = {
+    "name": "Anna|Ben|Carlos|Daniel|Emma|Fatima|Grace|Henry|Isabel|James|Kate|Liam|Maria|Noah|Olivia|Peter|"
+        "Rosa|Samuel|Tara|Victor|William|Yuki|Zoe|Alice|Brian|Chloe|David|Elena|George|Hannah|Ivan|Julia|"
+        "Kevin|Laura|Michael|Nora|Oscar|Paula|Quinn|Rachel|Steven|Thomas|Uma|Vera|Wendy|Xavier|Arthur|Bella|"
+        "Charles|Dorothy|Edward|Frank",
+    "surname": "Adams|Baker|Carter|Davis|Evans|Foster|Garcia|Harris|Irving|Jackson|Kelly|Lopez|Miller|"
+        "Nelson|Owens|Parker|Quigley|Roberts|Smith|Turner|Underwood|Vance|Walker|Young|Bennett|Cooper|"
+        "Fisher|Graham|Hughes|Jordan",
+    "city": "London|Paris|Boston|Chicago|Denver|Dublin|Berlin|Madrid|Rome|Toronto|Sydney|Seattle|Austin|"
+        "Vienna|Oslo|Lisbon|Tokyo|Cairo|Dallas|Miami|Portland|Atlanta|Houston|Geneva|Prague|Athens|Delhi|"
+        "Nairobi|Lima|Montreal",
     "day": "Monday|Tuesday|Wednesday|Thursday|Friday|Saturday|Sunday",
     "month": "January|February|March|April|May|June|July|August|September|October|November|December",
     "part": "morning|afternoon|evening|night",
-    "when": "today|tomorrow|tonight|this <part>|next week|next <day>|on <day>|on <day> <part>|before <time>|after lunch|"
-    "at <time>|in <small> minutes|in an hour|later|right now|soon|every day|at the weekend|in <month>|last <day>",
-    "room": "kitchen|bedroom|bathroom|living room|garage|hallway|office|garden|attic|basement|dining room|cellar",
-    "device": "light|lamp|fan|heater|television|radio|oven|dishwasher|washing machine|printer|speaker|camera|alarm|"
-    "coffee maker|thermostat|air conditioner|projector|computer|kettle|vacuum cleaner",
-    "color": "red|blue|green|yellow|black|white|brown|orange|purple|grey|pink|silver|golden|dark blue|pale green",
-    "thing": "book|chair|table|window|door|letter|picture|phone|bottle|ticket|key|bag|shirt|jacket|bicycle|map|box|"
-    "clock|basket|blanket|mirror|carpet|pencil|notebook|umbrella|wallet|hammer|ladder|bucket|candle|guitar|drum|"
-    "suitcase|battery|ring|coat|pillow|kettle|knife|plate|hat|glove|rope|wheel|engine|boat|tent|camera|passport",
-    "food": "bread|cheese|rice|soup|salad|chicken|fish|pasta|pizza|butter|eggs|apples|oranges|tomatoes|potatoes|"
-    "onions|carrots|beans|mushrooms|bananas|grapes|chocolate|ice cream|honey|yogurt|peaches|lemons|garlic|cake|toast",
-    "animal": "dog|cat|horse|bird|rabbit|cow|sheep|fox|mouse|bear|duck|goat|lion|frog|owl|squirrel|turtle|spider",
-    "adj": "old|new|small|large|heavy|light|broken|clean|dirty|cheap|expensive|beautiful|strange|quiet|loud|warm|cold|"
-    "empty|full|simple|difficult|bright|dark|soft|hard|round|narrow|wide|sharp|wet|dry|fresh|wonderful|terrible",
-    "feeling": "happy|tired|hungry|angry|sad|surprised|nervous|proud|bored|worried|excited|thirsty|lonely|ready|sorry",
-    "place": "station|airport|hospital|library|market|school|museum|hotel|park|beach|bank|church|bridge|river|office|"
-    "restaurant|theater|post office|bakery|pharmacy|supermarket|harbor|stadium|village|farm|castle|factory|forest",
-    "job": "doctor|teacher|driver|farmer|nurse|lawyer|painter|engineer|baker|sailor|soldier|writer|singer|waiter|"
-    "student|judge|pilot|carpenter|gardener|plumber|cook|mechanic|dentist|policeman|scientist|musician",
-    "relative": "mother|father|sister|brother|uncle|aunt|cousin|grandmother|grandfather|son|daughter|neighbor|friend",
-    "who": "<name>|my <relative>|the <job>|your <relative>|our <relative>|the <adj> man|the woman|the children|everyone|"
-    "Mr. <surname>|Mrs. <surname>|Dr. <surname>|the boy|the girl|nobody|<name> and <name>",
-    "did": "opened|closed|found|lost|bought|sold|carried|dropped|painted|repaired|forgot|borrowed|cleaned|moved|stole|"
-    "wanted|saw|watched|needed|broke|hid|packed|brought|noticed|measured|ordered|returned|touched|threw away",
-    "do": "open|close|find|buy|sell|carry|paint|repair|borrow|clean|move|bring|check|pack|keep|fix|wash|hide|bring back",
+    "when": "today|tomorrow|tonight|this <part>|next week|next <day>|on <day>|on <day> <part>|before <time>|"
+        "after lunch|at <time>|in <small> minutes|in an hour|later|right now|soon|every day|at the weekend|"
+        "in <month>|last <day>",
+    "room": "kitchen|bedroom|bathroom|living room|garage|hallway|office|garden|attic|basement|dining room|"
+        "cellar",
+    "device": "light|lamp|fan|heater|television|radio|oven|dishwasher|washing machine|printer|speaker|"
+        "camera|alarm|coffee maker|thermostat|air conditioner|projector|computer|kettle|vacuum cleaner",
+    "color": "red|blue|green|yellow|black|white|brown|orange|purple|grey|pink|silver|golden|dark blue|"
+        "pale green",
+    "thing": "book|chair|table|window|door|letter|picture|phone|bottle|ticket|key|bag|shirt|jacket|bicycle|"
+        "map|box|clock|basket|blanket|mirror|carpet|pencil|notebook|umbrella|wallet|hammer|ladder|bucket|"
+        "candle|guitar|drum|suitcase|battery|ring|coat|pillow|kettle|knife|plate|hat|glove|rope|wheel|"
+        "engine|boat|tent|camera|passport",
+    "food": "bread|cheese|rice|soup|salad|chicken|fish|pasta|pizza|butter|eggs|apples|oranges|tomatoes|"
+        "potatoes|onions|carrots|beans|mushrooms|bananas|grapes|chocolate|ice cream|honey|yogurt|peaches|"
+        "lemons|garlic|cake|toast",
+    "animal": "dog|cat|horse|bird|rabbit|cow|sheep|fox|mouse|bear|duck|goat|lion|frog|owl|squirrel|turtle|"
+        "spider",
+    "adj": "old|new|small|large|heavy|light|broken|clean|dirty|cheap|expensive|beautiful|strange|quiet|loud|"
+        "warm|cold|empty|full|simple|difficult|bright|dark|soft|hard|round|narrow|wide|sharp|wet|dry|fresh|"
+        "wonderful|terrible",
+    "feeling": "happy|tired|hungry|angry|sad|surprised|nervous|proud|bored|worried|excited|thirsty|lonely|"
+        "ready|sorry",
+    "place": "station|airport|hospital|library|market|school|museum|hotel|park|beach|bank|church|bridge|"
+        "river|office|restaurant|theater|post office|bakery|pharmacy|supermarket|harbor|stadium|village|"
+        "farm|castle|factory|forest",
+    "job": "doctor|teacher|driver|farmer|nurse|lawyer|painter|engineer|baker|sailor|soldier|writer|singer|"
+        "waiter|student|judge|pilot|carpenter|gardener|plumber|cook|mechanic|dentist|policeman|scientist|"
+        "musician",
+    "relative": "mother|father|sister|brother|uncle|aunt|cousin|grandmother|grandfather|son|daughter|"
+        "neighbor|friend",
+    "who": "<name>|my <relative>|the <job>|your <relative>|our <relative>|the <adj> man|the woman|"
+        "the children|everyone|Mr. <surname>|Mrs. <surname>|Dr. <surname>|the boy|the girl|nobody|"
+        "<name> and <name>",
+    "did": "opened|closed|found|lost|bought|sold|carried|dropped|painted|repaired|forgot|borrowed|cleaned|"
+        "moved|stole|wanted|saw|watched|needed|broke|hid|packed|brought|noticed|measured|ordered|returned|"
+        "touched|threw away",
+    "do": "open|close|find|buy|sell|carry|paint|repair|borrow|clean|move|bring|check|pack|keep|fix|wash|"
+        "hide|bring back",
     "weather": "sunny|cloudy|rainy|windy|foggy|snowy|stormy|freezing|humid|mild|very hot|cool and dry",
-    "music": "jazz|rock|classical music|folk songs|the blues|dance music|piano music|country music|opera|my playlist",
-    "subject": "history|science|music|geography|chemistry|painting|politics|biology|physics|cooking|swimming|poetry",
-    "unit": "minutes|hours|days|weeks|months|years|miles|meters|feet|pounds|inches|kilometers|gallons|degrees",
-    "size": "small|medium|large|extra large|tiny|regular|big|eight ounce|twelve ounce|sixteen ounce|twenty ounce|tall",
-    "drink": "coffee|latte|cappuccino|espresso|mocha|Americano|flat white|macchiato|cold brew|black tea|green tea|"
-    "hot chocolate|iced tea|iced coffee|drip coffee|house coffee|chai latte|cortado|iced latte|decaf|iced mocha|filter coffee",
-    "milk": "whole milk|skim milk|oat milk|soy milk|almond milk|coconut milk|low fat milk|cream|half and half|milk|foam",
+    "music": "jazz|rock|classical music|folk songs|the blues|dance music|piano music|country music|opera|"
+        "my playlist",
+    "subject": "history|science|music|geography|chemistry|painting|politics|biology|physics|cooking|"
+        "swimming|poetry",
+    "unit": "minutes|hours|days|weeks|months|years|miles|meters|feet|pounds|inches|kilometers|gallons|"
+        "degrees",
+    "size": "small|medium|large|extra large|tiny|regular|big|eight ounce|twelve ounce|sixteen ounce|"
+        "twenty ounce|tall",
+    "drink": "coffee|latte|cappuccino|espresso|mocha|Americano|flat white|macchiato|cold brew|black tea|"
+        "green tea|hot chocolate|iced tea|iced coffee|drip coffee|house coffee|chai latte|cortado|"
+        "iced latte|decaf|iced mocha|filter coffee",
+    "milk": "whole milk|skim milk|oat milk|soy milk|almond milk|coconut milk|low fat milk|cream|"
+        "half and half|milk|foam",
     "roast": "light roast|medium roast|dark roast|French roast|blonde roast|house blend",
     "shot": "single shot|double shot|triple shot|one shot|extra shot",
-    "sweet": "sugar|brown sugar|honey|sweetener|vanilla|vanilla syrup|caramel|hazelnut syrup|cinnamon|chocolate syrup|maple syrup",
-    "much": "a little|a bit of|a little bit of|some|a lot of|lots of|plenty of|extra|no|just a splash of|a spoon of|a touch of",
+    "sweet": "sugar|brown sugar|honey|sweetener|vanilla|vanilla syrup|caramel|hazelnut syrup|cinnamon|"
+        "chocolate syrup|maple syrup",
+    "much": "a little|a bit of|a little bit of|some|a lot of|lots of|plenty of|extra|no|just a splash of|"
+        "a spoon of|a touch of",
     "temp": "hot|extra hot|warm|iced|cold|not too hot|lukewarm|steaming hot",
-    "snack": "croissant|blueberry muffin|bagel|cookie|brownie|slice of cake|cinnamon roll|sandwich|scone|doughnut|banana",
-    "cup": "<size> <drink>|<drink>|<roast> <drink>|<size> <roast> <drink>|<shot> <drink>|<size> <shot> <drink>|"
-    "<roast> <shot> <drink>|<size> <roast> <shot> <drink>|<temp> <drink>|<size> <temp> <drink>|<size>, <roast> <drink>",
+    "snack": "croissant|blueberry muffin|bagel|cookie|brownie|slice of cake|cinnamon roll|sandwich|scone|"
+        "doughnut|banana",
+    "cup": "<size> <drink>|<drink>|<roast> <drink>|<size> <roast> <drink>|<shot> <drink>|"
+        "<size> <shot> <drink>|<roast> <shot> <drink>|<size> <roast> <shot> <drink>|<temp> <drink>|"
+        "<size> <temp> <drink>|<size>, <roast> <drink>",
     "add": "<much> <milk>|<much> <sweet>|<much> <milk> and <much> <sweet>|<milk>|<sweet>|<milk> and <sweet>|"
-    "<much> <sweet> and <milk>|<small> sugars|no sugar|<much> <sweet> and no <milk>|<milk> on the side|<much> ice",
+        "<much> <sweet> and <milk>|<small> sugars|no sugar|<much> <sweet> and no <milk>|<milk> on the side|"
+        "<much> ice",
     "small": "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty",
-}.items()}
+}
+SLOTS = {name: fillers.split("|") for name, fillers in _SLOT_TEXT.items()}
 
 TEMPLATES = {
     "order": """(Can|Could|May) I (get|have|order) (a|one) <cup> with <add>(|, please)?
 (Could|Can|Would) you (make|brew|pour|prepare) (me|us|him|her) a <cup> with <add>?
-(I'd like|I would like|I'll have|I'll take|I want|I need|Let me have|Let me get) (a|one) <cup>(| with <add>)(|, please).
+(I'd like|I would like|I'll have|I'll take|I want|I need|Let me get) (a|one) <cup>(| with <add>)(|, please).
 (Get|Make|Give|Bring|Brew|Pour|Fix) me a <cup>(| with <add>)(|, please).
 (Brew|Start|Prepare|Make) (a|one|another) <cup> with <add>.
 (Two|Three|Four|Five) <size> (lattes|coffees|teas|mochas|cappuccinos), (one|all|two) with <add>(|, please).
@@ -120,7 +149,7 @@ Start a <roast> (pot|cup) (at <time>|in <small> minutes|<when>).
 <digits>.
 (My|The|Her|His) (phone |room |order |code |)number is <digits>.
 (Call|Dial|Try|Text) <digits>(| <when>).
-The (code|password|pin) (for the <thing>|for the <place>|is) <digits>.
+The (code|password|pin)(| for the <thing>| for the <place>) is <digits>.
 (It|That|This|The <thing>) (costs|cost|is|was) <price>.
 (I|We|They) paid <price> for (the|this|that) <thing>.
 The (train|bus|plane|ferry|meeting|film) (leaves|starts|ends|arrives) at <time>.
@@ -195,13 +224,13 @@ The <animal> (slept|sat|ran|hid|waited) (under|behind|near|on) the <adj> <thing>
 (If|When) it is <weather>, (we|I|they) (stay at home|go to the <place>|drink <drink>|read a <thing>).
 (Yes|No|Well|Actually|Of course), (the <place> is <adj>|I'm <feeling>|we have a <color> <thing>|that's <who>).
 (Thank you|Thanks|Many thanks) for the <adj> <thing>(|, <name>).
-(Good <part>|Hello|Goodbye|Welcome), (<name>|Mr. <surname>|Mrs. <surname>|my friend)(|, how are you|, please sit down).
+(Good <part>|Hello|Goodbye|Welcome), (<name>|Mr. <surname>|Dr. <surname>|friend)(|, how are you|, sit down).
 (I|We) (have been|were) learning <subject> (for <small> <unit>|with <name>|in <city>).
 (The|A) <adj> <job> lives (near|behind|above) the <place>(| in <city>).
 (There is|There was|Here is) a <adj> <color> <thing> (in|on|under) the <thing>.
 (Let's|We should|I'd rather|You must) (meet|eat|wait|stay) (at|near) the <place> <when>.
 (I think|I hope|I know|She said|He thought|They believe) (that |)<who> <did> the <thing>.
-(Excuse me|Sorry|Pardon me), (where is the <place>|is this your <thing>|I lost my <thing>)(?|, sir?|, please?)
+(Excuse me|Sorry|Pardon me), (where is the <place>|is this your <thing>|have you seen my <thing>)(|, sir)?
 (First|Then|Later|Suddenly|Finally|Meanwhile), <who> <did> the <adj> <thing>.
 (One|Each|None) of the <job>s <did> (a|the) <thing>(| <when>).
 (Although|Because|Before|After) <who> <did> the <thing>, <who> <did> the <thing>.
@@ -209,21 +238,22 @@ The <animal> (slept|sat|ran|hid|waited) (under|behind|near|on) the <adj> <thing>
 }
 WEIGHTS = {"order": 6, "number": 6, "command": 3, "question": 3, "everyday": 5}
 
-_ONES = ("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-         "seventeen eighteen nineteen").split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-_ORDINALS = ("first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth "
-             "fifteenth sixteenth seventeenth eighteenth nineteenth twentieth").split()
+_ONES = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+sixteen seventeen eighteen nineteen"""
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_ORDINALS = """first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth
+fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"""
+ONES, TENS, ORDINALS = _ONES.split(), _TENS.split(), _ORDINALS.split()
 
 
 def number_words(n: int) -> str:
     """Spell 0 <= n < 1,000,000 the American way, tens hyphenated: 342 is "three hundred and forty-two"."""
     if n < 20:
-        return _ONES[n]
+        return ONES[n]
     if n < 100:
-        return _TENS[n // 10 - 2] + (f"-{_ONES[n % 10]}" if n % 10 else "")
+        return TENS[n // 10 - 2] + (f"-{ONES[n % 10]}" if n % 10 else "")
     if n < 1000:
-        return f"{_ONES[n // 100]} hundred" + (f" and {number_words(n % 100)}" if n % 100 else "")
+        return f"{ONES[n // 100]} hundred" + (f" and {number_words(n % 100)}" if n % 100 else "")
     rest = n % 1000
     joint = " and " if 0 < rest < 100 else " "
     return f"{number_words(n // 1000)} thousand" + (f"{joint}{number_words(rest)}" if rest else "")
@@ -235,24 +265,29 @@ def _spoken(slot: str, rng: random.Random) -> str:
     if slot == "number":
         return number_words(n(10 ** rng.choice((1, 2, 2, 2, 3, 3, 4, 5))))
     if slot == "digits":
-        digits = [rng.choice([*_ONES[:10], "oh"] if rng.random() < 0.3 else _ONES[:10]) for _ in range(n(2, 11))]
+        zeros = ["oh"] if rng.random() < 0.3 else ["zero"]
+        digits = [rng.choice(zeros + ONES[1:10]) for _ in range(n(2, 11))]
         comma = ", " if len(digits) > 5 and rng.random() < 0.4 else " "
         return comma.join(" ".join(digits[i : i + 3]) for i in range(0, len(digits), 3))
     if slot == "time":
-        hour, tail = number_words(n(1, 13)), rng.choice(("", "", "", " in the morning", " in the evening", " at night"))
-        minute = number_words(n(10, 60))
-        return rng.choice((f"{hour} o'clock", f"{hour} {minute}{tail}", f"{hour} {minute}", f"half past {hour}", hour + tail,
-                           f"a quarter to {hour}", f"a quarter past {hour}", f"{_TENS[n(3)]} to {hour}", "noon", "midnight"))
+        hour, minute = number_words(n(1, 13)), number_words(n(10, 60))
+        tail = rng.choice(("", "", "", " in the morning", " in the evening", " at night"))
+        exact = (f"{hour} o'clock", f"{hour} {minute}{tail}", f"{hour} {minute}", hour + tail, "noon")
+        parts = ("half past", "a quarter to", "a quarter past", "ten past", "twenty to")
+        return rng.choice((*exact, *(f"{part} {hour}" for part in parts)))
     if slot == "date":
         day = n(1, 32)
-        ordinal = _ORDINALS[day - 1] if day <= 20 else "thirtieth" if day == 30 else f"{_TENS[day // 10 - 2]}-{_ORDINALS[day % 10 - 1]}"
-        return rng.choice((f"<month> {ordinal}", f"the {ordinal} of <month>", f"<day>, <month> {ordinal}", f"the {ordinal}"))
+        late = "thirtieth" if day == 30 else f"{TENS[day // 10 - 2]}-{ORDINALS[day % 10 - 1]}"
+        nth = ORDINALS[day - 1] if day <= 20 else late
+        return rng.choice((f"<month> {nth}", f"the {nth} of <month>", f"<day>, <month> {nth}", f"the {nth}"))
     if slot == "year":
-        return rng.choice((f"nineteen {number_words(n(10, 100))}", f"eighteen {number_words(n(10, 100))}",
-                           f"twenty {number_words(n(10, 40))}", f"two thousand and {number_words(n(1, 25))}"))
-    dollars, cents = number_words(n(2, rng.choice((20, 20, 100, 1000)))), number_words(n(5, 100))
-    return rng.choice((f"{dollars} dollars", f"{dollars} dollars and {cents} cents", f"{dollars} {cents}", f"{cents} cents",
-                       f"{dollars} pounds", f"{dollars} euros", f"{dollars} euros and {cents} cents"))
+        century, rest = rng.choice(("nineteen", "eighteen", "twenty")), number_words(n(10, 100))
+        return f"{century} {rest}" if rng.random() < 0.7 else f"two thousand and {number_words(n(1, 25))}"
+    whole, cents = number_words(n(2, rng.choice((20, 20, 100, 1000)))), number_words(n(5, 100))
+    coin = rng.choice(("dollars", "dollars", "euros", "pounds"))
+    part = "pence" if coin == "pounds" else "cents"
+    full = f"{whole} {coin} and {cents} {part}"
+    return rng.choice((f"{whole} {coin}", full, f"{whole} {cents}", f"{cents} {part}"))
 
 
 def template_sentence(kind: str, rng: random.Random) -> str:
@@ -273,7 +308,7 @@ def template_sentence(kind: str, rng: random.Random) -> str:
 
 
 def _read_austen(folder: Path) -> Iterator[str]:
-    """R's lazy-load file: zlib blocks, each after a 4-byte length, holding lines as CHARSXP (9, length, bytes)."""
+    """R's lazy-load file: zlib blocks after 4-byte lengths, lines in them as CHARSXP (9, length, bytes)."""
     data = (folder / "Rdata.rdb").read_bytes()
     while len(data) > 4:
         block = zlib.decompressobj()
@@ -317,13 +352,14 @@ READERS: dict[str, Callable[[Path], Iterator[str]]] = {
 
 
 def clean_sentences(paragraph: str) -> Iterator[str]:
-    """Sentences, and clauses of long ones, that meet the rules at the top of this file; odd ones are dropped."""
+    """Sentences, and clauses of long ones, that meet the rules at the top of this file; others go."""
     text = re.sub(r"\s+", " ", paragraph.translate(_PLAIN)).strip()
     for sentence in _SENTENCE_END.split(_ABBREVIATION.sub(r"\1._", text)):
-        pieces = [sentence] if len(sentence.split()) <= 17 and ";" not in sentence else _CLAUSE.split(sentence)
+        whole = len(sentence.split()) <= 17 and ";" not in sentence
+        pieces = [sentence] if whole else _CLAUSE.split(sentence)
         for piece in pieces:
             out = piece.replace("._", ". ").strip(" ,-")
-            if out.count('"') % 2 or out.count('"') == 2 and out[0] == out[-1] == '"':
+            if out.count('"') % 2 or (out.count('"') == 2 and out[0] == out[-1] == '"'):
                 out = out.replace('"', "")
             out = re.sub(r"^'|'$", "", out).strip(" ,")
             if len(out) < 4 or not _ALLOWED.fullmatch(out) or _ODD.search(out):
@@ -383,9 +419,9 @@ def _join_short(pairs: list[tuple[str, str]], rng: random.Random) -> list[tuple[
     out: list[tuple[str, str]] = []
     waiting: dict[str, str] = {}
     for source, sentence in pairs:
-        if source in waiting:
+        if source in waiting and len(sentence.split()) <= MAX_WORDS - 8:
             out.append((source, f"{waiting.pop(source)} {sentence}"))
-        elif len(sentence.split()) <= 7 and rng.random() < 0.25:
+        elif len(sentence.split()) <= 7 and source not in waiting and rng.random() < 0.25:
             waiting[source] = sentence
         else:
             out.append((source, sentence))
@@ -394,10 +430,11 @@ def _join_short(pairs: list[tuple[str, str]], rng: random.Random) -> list[tuple[
 
 def main() -> None:
     """Write the sentence list."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=style)
     parser.add_argument("--out", type=Path, required=True, help="TSV file to write: source, sentence")
-    parser.add_argument("--text", action="append", default=[], metavar="SOURCE=DIR", help="a free text (see above)")
-    parser.add_argument("--exclude", type=Path, help="folder of */manifest.jsonl whose sentences must not appear")
+    parser.add_argument("--text", action="append", default=[], metavar="SOURCE=DIR", help="a free text")
+    parser.add_argument("--exclude", type=Path, help="folder of */manifest.jsonl with sentences to avoid")
     parser.add_argument("--templated", type=int, default=24000, help="sentences to draw from the templates")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from nemostream.text.tokenizer import Tokenizer
 _SHOWN = 3  # tensors that an error names before it only counts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Checkpoint:
     """Configuration, weights and tokenizer of one model; one that exists is complete and consistent.
 
@@ -34,7 +34,7 @@ class Checkpoint:
     """
 
     config: ModelConfig
-    tensors: dict[str, npt.NDArray[Any]]
+    tensors: dict[str, npt.NDArray[Any]] = field(repr=False)
     tokenizer: Tokenizer
     source: str
     format: str

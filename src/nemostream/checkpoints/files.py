@@ -7,10 +7,11 @@ should need no optional package.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -56,6 +57,22 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds a JSON {type(content).__name__}, not an object; {_AGAIN}.")
     return content
+
+
+@contextlib.contextmanager
+def reading_config(path: Path) -> Iterator[None]:
+    """Turn what a malformed configuration raises while it is read into an error that names the file.
+
+    Raises:
+        CheckpointError: for a key that is missing or a value of a wrong type.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise CheckpointError(
+            f"{path} has a configuration that cannot be read ({error!r}): "
+            f"a key is missing or has a value of the wrong type; {_AGAIN}."
+        ) from error
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -155,9 +172,7 @@ def _read_header(
             )
         wanted = math.prod(shape) * np.dtype(_NUMPY[code]).itemsize
         if begin != expected or end - begin != wanted or min(shape, default=0) < 0:
-            raise CheckpointError(
-                f"{path} is damaged: the offsets and shape of {name} disagree; {_AGAIN}."
-            )
+            raise CheckpointError(f"{path} is damaged: the offsets and shape of {name} disagree; {_AGAIN}.")
         result[name], expected = (code, shape, begin), end
     if 8 + length + expected != size:
         raise CheckpointError(

@@ -17,6 +17,7 @@ from nemostream.checkpoints.files import (
     StoredDtype,
     read_json,
     read_safetensors,
+    reading_config,
     write_json,
     write_safetensors,
 )
@@ -40,9 +41,9 @@ def load_huggingface(folder: Path) -> Checkpoint:
         CheckpointError: if a file is missing or damaged, or the weights do not fit the configuration.
     """
     processor = folder / PROCESSOR
-    config = ModelConfig.from_huggingface(
-        read_json(folder / CONFIG), read_json(processor) if processor.exists() else None
-    )
+    contents = read_json(folder / CONFIG), read_json(processor) if processor.exists() else None
+    with reading_config(folder / CONFIG):
+        config = ModelConfig.from_huggingface(*contents)
     tensors = _read_weights(folder)
     path = folder / TOKENIZER
     if path.exists():
@@ -77,6 +78,10 @@ def save_huggingface(checkpoint: Checkpoint, folder: Path, dtype: StoredDtype = 
         folder / "generation_config.json", {"decoder_start_token_id": config.blank_id, "pad_token_id": 0}
     )
     write_json(folder / TOKENIZER, _tokenizer_json(checkpoint.tokenizer))
+    write_json(
+        folder / "tokenizer_config.json",
+        {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False},
+    )
 
 
 def config_json(config: ModelConfig, dtype: StoredDtype = "float32") -> dict[str, Any]:

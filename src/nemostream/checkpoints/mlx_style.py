@@ -26,6 +26,7 @@ from nemostream.checkpoints.files import (
     StoredDtype,
     read_json,
     read_safetensors,
+    reading_config,
     write_json,
     write_safetensors,
 )
@@ -62,7 +63,8 @@ def load_mlx_style(folder: Path) -> Checkpoint:
         )
     content = read_json(folder / CONFIG)
     if "model" in content:
-        config = ModelConfig.from_dict(content["model"])
+        with reading_config(folder / CONFIG):
+            config = ModelConfig.from_dict(content["model"])
     else:
         config = _infer_config(content, tensors, folder / CONFIG)
     tokenizer = Tokenizer.from_tokens_txt(folder / TOKENS, config.vocab_size)

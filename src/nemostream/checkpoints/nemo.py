@@ -12,14 +12,14 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nemostream.checkpoints.checkpoint import Checkpoint
-from nemostream.checkpoints.files import optional_module
+from nemostream.checkpoints.files import optional_module, reading_config
 from nemostream.checkpoints.names import expected_shapes, nemo_to_canonical
 from nemostream.config import ModelConfig
 from nemostream.errors import BackendError, CheckpointError
@@ -49,7 +49,8 @@ def load_nemo(path: Path) -> Checkpoint:
             with tarfile.open(fileobj=file, mode="r:gz" if gzipped else "r:") as archive:
                 members = _list_members(archive, path, None if gzipped else path.stat().st_size)
                 tree = _parse_yaml(_read_small(archive, members, _CONFIG, path), path)
-                config = ModelConfig.from_nemo(tree)
+                with reading_config(path):
+                    config = ModelConfig.from_nemo(tree)
                 tokenizer = _tokenizer(archive, members, tree, path)
                 weights = _member(members, _WEIGHTS, path)
                 with _seekable(archive, weights, gzipped, config, path) as stream:
@@ -65,8 +66,8 @@ def _list_members(archive: tarfile.TarFile, path: Path, file_size: int | None) -
     """Return name (without ``./``) -> regular file, having refused whatever a checkpoint does not need."""
     members: dict[str, tarfile.TarInfo] = {}
     while (member := archive.next()) is not None:
-        pure = PurePosixPath(member.name.replace("\\", "/"))
-        if pure.is_absolute() or ".." in pure.parts or ":" in pure.parts[0:1]:
+        pure = PureWindowsPath(member.name)  # takes both kinds of slash, and drive letters
+        if pure.anchor or ".." in pure.parts:
             raise CheckpointError(
                 f"{path} holds {member.name!r}, a path that leaves the archive; do not trust it."
             )
@@ -82,9 +83,10 @@ def _list_members(archive: tarfile.TarFile, path: Path, file_size: int | None) -
                 f"{path} holds {member.name!r} of {member.size} bytes, more than the file has "
                 f"or a model needs: it was cut short or altered, so {_AGAIN}."
             )
-        if str(pure) in members:
-            raise CheckpointError(f"{path} holds {str(pure)!r} twice; {_EXPECTED}, so do not trust this one.")
-        members[str(pure)] = member
+        name = pure.as_posix()
+        if name in members:
+            raise CheckpointError(f"{path} holds {name!r} twice; {_EXPECTED}, so do not trust this one.")
+        members[name] = member
     return members
 
 

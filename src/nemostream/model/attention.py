@@ -29,30 +29,26 @@ def position_encoding(past: int, frames: int, hidden_size: int) -> Tensor:
     return torch.stack([torch.sin(angle), torch.cos(angle)], dim=2).flatten(1)
 
 
-def chunk_mask(
-    frames: int, past: int, left: int, right: Tensor, past_lengths: Tensor, lengths: Tensor
-) -> Tensor:
+def chunk_mask(frames: int, past: int, att_context: Tensor, past_lengths: Tensor, lengths: Tensor) -> Tensor:
     """Which keys each query may see: [B, 1, frames, past + frames] bool.
 
     A chunk is right + 1 frames; a query sees its own chunk and the left // (right + 1) chunks before it
-    (NeMo ``chunked_limited``). A call begins at a chunk border, so positions count from its first frame.
+    (NeMo ``chunked_limited``). A call begins at a chunk border, so chunks count from its first frame.
 
     Args:
         frames: new frames.
-        past: cached frames, right-aligned before the new ones; 0, or a multiple of every right + 1.
-        left: left context in frames.
-        right: [B] int64 right context of each row.
+        past: cached frames, right-aligned before the new ones.
+        att_context: [B, 2] int64, left and right context of each row.
         past_lengths: [B] int64, how many of the cached frames are real.
         lengths: [B] int64, how many of the new frames are real.
     """
-    query = torch.arange(frames, device=right.device)
-    key = torch.arange(-past, frames, device=right.device)
-    chunk = (right + 1)[:, None]
-    query_chunk = torch.div(query, chunk, rounding_mode="floor")
-    # shifted by a whole number of chunks, so that the division never meets a negative number
-    key_chunk = torch.div(key + past, chunk, rounding_mode="floor") - torch.div(past, chunk, rounding_mode="floor")
+    query = torch.arange(frames, device=lengths.device)
+    key = torch.arange(-past, frames, device=lengths.device)
+    chunk = att_context[:, 1:] + 1
+    query_chunk = query // chunk
+    key_chunk = (key + chunk * past) // chunk - past  # shifted, so that no negative number is divided
     behind = query_chunk[:, :, None] - key_chunk[:, None, :]
-    visible = (behind >= 0) & (behind <= torch.div(left, chunk, rounding_mode="floor")[:, :, None])
+    visible = (behind >= 0) & (behind <= (att_context[:, :1] // chunk)[:, :, None])
     real = (key >= -past_lengths[:, None]) & (key < lengths[:, None])
     return (visible & real[:, None, :]).unsqueeze(1)
 
@@ -77,6 +73,10 @@ class RelativeAttention(nn.Module):
         """[W, D] of `position_encoding` -> [heads, W, head size]. Depends on no input: compute it once."""
         projected = self.relative_k_proj(encoding.to(self.relative_k_proj.weight.dtype))
         return projected.view(-1, self.num_heads, self.head_size).transpose(0, 1)  # type: ignore[no-any-return]
+
+    def project_past(self, cached: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, P, D] of cached attention inputs [B, P, D] (NeMo's form of the cache)."""
+        return self.k_proj(cached), self.v_proj(cached)
 
     def forward(
         self, x: Tensor, past_keys: Tensor, past_values: Tensor, mask: Tensor, positions: Tensor

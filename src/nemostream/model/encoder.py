@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from nemostream.config import SUBSAMPLING_FACTOR, ModelConfig
+from nemostream.framing import PHANTOM_MEL_FRAMES
 from nemostream.model.attention import chunk_mask, position_encoding
 from nemostream.model.conformer import ConformerLayer, NewFrames
-from nemostream.model.subsampling import PHANTOM_MEL_FRAMES, Subsampling, SubsamplingState
+from nemostream.model.subsampling import Subsampling, SubsamplingState
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,7 @@ class Encoder(nn.Module):
         mel: Tensor,
         mel_lengths: Tensor,
         state: EncoderState,
-        left: int,
-        right: Tensor,
+        att_context: Tensor,
         tables: list[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, EncoderState]:
         """Encode one call of a whole number of chunks.
@@ -90,14 +90,14 @@ class Encoder(nn.Module):
             mel_lengths: [B] int64, rows up to the last real one, those 7 included. A row that does not fill
                 its last chunk is at its stream's end.
             state: from `initial_state` or the previous call; its cache may be empty (left 0) offline.
-            left: left context in frames, a multiple of right + 1.
-            right: [B] int64, right context of each row.
+            att_context: [B, 2] int64, left and right context of each row; left is a multiple of right + 1
+                and not above the cache, unless the cache is empty.
             tables: `position_tables(state.keys.shape[2], N)`, if the caller keeps them.
 
         Returns:
             encoded [B, N, D], valid frames [B] and the new state.
         """
-        x, lengths, stem, new = self._run(mel, mel_lengths, state, left, right, tables)
+        x, lengths, stem, new = self._run(mel, mel_lengths, state, att_context, tables)
         new_state = EncoderState(
             keys=torch.stack([keep_last(state.keys[i], n.keys, lengths) for i, n in enumerate(new)]),
             values=torch.stack([keep_last(state.values[i], n.values, lengths) for i, n in enumerate(new)]),
@@ -112,15 +112,14 @@ class Encoder(nn.Module):
         mel: Tensor,
         mel_lengths: Tensor,
         state: EncoderState,
-        left: int,
-        right: Tensor,
+        att_context: Tensor,
         tables: list[Tensor] | None,
     ) -> tuple[Tensor, Tensor, SubsamplingState, list[NewFrames]]:
         """`forward` up to what each layer leaves behind."""
         start = torch.where(state.frames == 0, PHANTOM_MEL_FRAMES, 0)
         x, lengths, stem = self.subsampling(mel, start, mel_lengths, state.subsampling)
         past, frames = state.keys.shape[2], x.shape[1]
-        mask = chunk_mask(frames, past, left, right, state.frames.clamp(max=past), lengths)
+        mask = chunk_mask(frames, past, att_context, state.frames.clamp(max=past), lengths)
         real = (torch.arange(frames, device=x.device) < lengths[:, None]).unsqueeze(2).to(x.dtype)
         if tables is None:
             tables = self.position_tables(past, frames)
@@ -133,22 +132,18 @@ class Encoder(nn.Module):
             left_behind.append(new)
         return x, lengths, stem, left_behind
 
-    def encode_utterance(self, mel: Tensor, mel_lengths: Tensor, right: int) -> tuple[Tensor, Tensor]:
+    def encode_utterance(
+        self, mel: Tensor, mel_lengths: Tensor, att_context_size: tuple[int, int]
+    ) -> tuple[Tensor, Tensor]:
         """Encode whole utterances: mel [B, T, F], lengths [B] in mel frames -> [B, N, D], [B].
 
         This is the offline, chunk-masked forward that streaming must equal.
         """
-        left = dict((r, l) for l, r in self.config.att_context_sizes).get(right)
-        if left is None:
-            left = self.config.default_att_context[0] // (right + 1) * (right + 1)
         rows = PHANTOM_MEL_FRAMES + mel.shape[1]
-        after = -rows % SUBSAMPLING_FACTOR
-        mel = nn.functional.pad(mel, (0, 0, PHANTOM_MEL_FRAMES, after))
+        mel = nn.functional.pad(mel, (0, 0, PHANTOM_MEL_FRAMES, -rows % SUBSAMPLING_FACTOR))
         state = self.initial_state(mel.shape[0], left=0)
-        rights = torch.full_like(mel_lengths, right)
-        encoded, lengths, _, _ = self._run(
-            mel, mel_lengths + PHANTOM_MEL_FRAMES, state, left, rights, tables=None
-        )
+        att_context = torch.tensor([att_context_size] * mel.shape[0], device=mel.device)
+        encoded, lengths, _, _ = self._run(mel, mel_lengths + PHANTOM_MEL_FRAMES, state, att_context, None)
         return encoded, lengths
 
 

@@ -21,8 +21,6 @@ from torch.nn import functional
 
 from nemostream.config import ModelConfig
 
-PHANTOM_MEL_FRAMES = 7  # mel frames -7..-1, imagined before a stream's first one
-
 
 class SubsamplingState(NamedTuple):
     """The last input time-frame of each strided convolution, before frequency padding.
