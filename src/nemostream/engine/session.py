@@ -1,0 +1,177 @@
+"""`Session`: the seam above the engine. Audio of any kind goes in, events come out.
+
+    bytes -> PcmDecoder -> channel -> Resampler -> Stream -> Engine -> tokens -> Detokenizer -> Event
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemostream.audio import (
+    Channels,
+    PcmDecoder,
+    Resampler,
+    as_float32,
+    check_channels,
+    check_finite,
+    select_channels,
+)
+from nemostream.config import SAMPLE_RATE
+from nemostream.engine.engine import Engine
+from nemostream.engine.stream import Stream
+from nemostream.errors import AudioError, SessionError
+from nemostream.results import Event, Token, Transcript
+from nemostream.text.detokenizer import Detokenizer
+from nemostream.text.words import words_of
+
+
+class Session:
+    """One live stream. Made by `Model.stream`; used by one thread at a time.
+
+    Use it as a context manager, or call `finish` or `close`, so that its slot is free again.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        stream: Stream,
+        *,
+        language: str | None,
+        sample_rate: int,
+        encoding: str | None,
+        num_channels: int,
+        channel: Channels,
+        chunks_per_call: int,
+    ) -> None:
+        if chunks_per_call < 1:
+            raise SessionError(f"chunks_per_call is {chunks_per_call}; 1 or more was expected.")
+        if chunks_per_call > engine.max_chunks(stream):
+            raise SessionError(
+                f"chunks_per_call is {chunks_per_call}, but this bundle takes at most "
+                f"{engine.max_chunks(stream)} chunks of this latency in one call."
+            )
+        check_channels(channel, num_channels)
+        self._engine, self._stream = engine, stream
+        self._tokenizer = engine.runtime.tokenizer
+        self._language = language
+        self._decoder = PcmDecoder(encoding, num_channels) if encoding is not None else None
+        self._num_channels, self._channel = num_channels, channel
+        self._resampler = Resampler(sample_rate, SAMPLE_RATE)
+        self._detokenizer = Detokenizer(self._tokenizer)
+        self._chunks_per_call = chunks_per_call
+        self._samples_in = 0  # at the source's rate, per channel
+        self._samples = 0  # at 16 kHz
+        self._tokens: list[Token] = []
+        self._text: list[str] = []
+        self._open = True
+
+    @property
+    def language(self) -> str | None:
+        """The language asked for; assign to change it from the next chunk on."""
+        return self._language
+
+    @language.setter
+    def language(self, language: str | None) -> None:
+        self._stream.prompt_id = self._engine.runtime.config.prompt_id(language)
+        self._language = language
+
+    def feed(self, audio: bytes | bytearray | memoryview | NDArray[np.generic]) -> list[Event]:
+        """Take the next audio and return what it brought: nothing, or one event.
+
+        Args:
+            audio: raw bytes in the session's encoding, cut anywhere, or an array [N] or [N, channels] of
+                float or integer samples.
+
+        Raises:
+            AudioError: if it can't be used; the session stays as it was before this call.
+            SessionError: after `finish` or `close`.
+        """
+        self._check_open()
+        samples = self._mono(audio)
+        self._samples_in += len(samples)
+        self._push(self._resampler.feed(samples))
+        return self._events(self._run(self._chunks_per_call), final=False)
+
+    def finish(self) -> list[Event]:
+        """End the stream: flush resampler, features and look-ahead, and return the final event."""
+        self._check_open()
+        self._push(self._resampler.finish())
+        self._stream.finish()
+        events = self._events(self._run(1), final=True)
+        self.close()
+        return events
+
+    def close(self) -> None:
+        """Give up the stream without its last words. Does nothing after `finish`."""
+        if self._open:
+            self._open = False
+            self._engine.close(self._stream)
+
+    def transcript(self) -> Transcript:
+        """All that was recognised so far."""
+        language = self._detokenizer.language
+        if language is None and self._language != "auto":
+            language = self._language
+        return Transcript(
+            text="".join(self._text),
+            language=language,
+            duration=self._samples / SAMPLE_RATE,
+            tokens=tuple(self._tokens),
+            words=words_of(self._tokens, self._tokenizer),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise SessionError("This session is over; make a new one with Model.stream().")
+
+    def _mono(self, audio: bytes | bytearray | memoryview | NDArray[np.generic]) -> NDArray[np.float32]:
+        if isinstance(audio, bytes | bytearray | memoryview):
+            if self._decoder is None:
+                raise SessionError("Raw bytes need an encoding; pass encoding='s16le' (or another) to Model.stream().")
+            samples = self._decoder.decode(audio)
+        else:
+            samples = as_float32(audio)
+            if samples.ndim == 1:
+                samples = samples[:, None]
+            if samples.shape[1] != self._num_channels:
+                raise AudioError(
+                    f"The array has {samples.shape[1]} channels, but the session was made for "
+                    f"{self._num_channels}; pass num_channels to Model.stream()."
+                )
+            check_finite(samples, self._samples_in)
+        return select_channels(samples, self._channel)
+
+    def _push(self, samples: NDArray[np.float32]) -> None:
+        self._samples += len(samples)
+        self._stream.feed(samples)
+
+    def _run(self, least: int) -> list[Token]:
+        """Step while at least ``least`` chunks are ready; return the new tokens."""
+        tokens = []
+        while self._stream.framer.ready() >= least:
+            (emitted,) = self._engine.step([self._stream], self._chunks_per_call)
+            pieces = self._tokenizer.pieces
+            tokens += [Token(token, pieces[token], frame) for token, frame in emitted]
+        return tokens
+
+    def _events(self, tokens: list[Token], *, final: bool) -> list[Event]:
+        text = "".join(self._detokenizer.push(token.id) for token in tokens)
+        if final:
+            text += self._detokenizer.finish()
+        if not tokens and not final:
+            return []
+        self._tokens += tokens
+        self._text.append(text)
+        return [Event(text, tuple(tokens), self._detokenizer.language, final)]
