@@ -52,9 +52,9 @@ class Corpora:
             for name, clips in self.clips.items()
         }
 
-    def draw(self, generator: random.Random, budget: int, longest: int) -> list[Clip]:
-        """Draw clips of similar length, ``budget`` mel frames in all, none above ``longest``."""
-        names = list(self.shares)
+    def draw(self, generator: random.Random, only: str | None, budget: int, longest: int) -> list[Clip]:
+        """Draw clips (of one corpus or all) of similar length, ``budget`` frames in all, none above ``longest``."""
+        names = [only] if only is not None else list(self.shares)
         pool = []
         total = 0
         while total < 8 * budget:

@@ -36,8 +36,9 @@ class Schedule:
     """How training unfolds over the audio seen; hours are of audio."""
 
     total_hours: float
-    peak_rate: float = 1.5e-3
-    warmup_hours: float = 3.0
+    digit_hours: float = 2.0  # strings of digits alone: ten words are enough to find the alignment
+    peak_rate: float = 1.2e-3
+    warmup_hours: float = 2.0
     ctc_only_hours: float = 20.0
     ctc_weight: float = 0.3
     batch_seconds: float = 60.0
@@ -131,7 +132,8 @@ class Trainer:
     def losses(self, corpora: Corpora) -> tuple[Tensor | None, Tensor, float]:
         """RNN-T loss (None in the CTC phase), CTC loss, both per token, and the hours of audio in the batch."""
         longest = int(self.schedule.longest_seconds(self.hours) * 100)
-        clips = corpora.draw(self.random, int(self.schedule.batch(self.hours) * 100), longest)
+        only = "digits" if self.hours < self.schedule.digit_hours else None
+        clips = corpora.draw(self.random, only, int(self.schedule.batch(self.hours) * 100), longest)
         batch = collate(corpora, clips, self.schedule.augmentation(self.hours), self.random)
         att_context_size = self.random.choice(self.config.att_context_sizes)
         prompt = torch.tensor([self.random.choice((PROMPTS["en-US"], PROMPTS["auto"])) for _ in clips])
@@ -226,7 +228,7 @@ def main() -> None:
     parser.add_argument("--vocab-size", type=int, default=256)
     parser.add_argument("--ctc-only-hours", type=float, default=20.0)
     parser.add_argument("--batch-seconds", type=float, default=60.0)
-    parser.add_argument("--peak-rate", type=float, default=1.5e-3)
+    parser.add_argument("--peak-rate", type=float, default=1.2e-3)
     parser.add_argument("--save-minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

@@ -34,7 +34,13 @@ class Call:
 
 
 class Framer(Protocol):
-    """Cuts one stream into calls."""
+    """Cuts one stream into calls.
+
+    Attributes:
+        finished: True after `finish`.
+    """
+
+    finished: bool
 
     def push(self, mel: Float32) -> None:
         """Add mel frames [t, F]."""
@@ -56,7 +62,7 @@ class NativeFramer:
         self._rows = SUBSAMPLING_FACTOR * frames
         self._pending = self._lead_in(num_mel_bins)
         self._any = False
-        self._finished = False
+        self.finished = False
 
     def push(self, mel: Float32) -> None:
         """Add mel frames [t, F]."""
@@ -66,14 +72,14 @@ class NativeFramer:
 
     def finish(self) -> None:
         """No more frames will come."""
-        self._finished = True
+        self.finished = True
 
     def ready(self) -> int:
         """Whole chunks; after `finish`, also the rest. A stream without a single frame has none."""
         if not self._any:
             return 0
         whole, rest = divmod(len(self._pending), self._rows)
-        return whole + (1 if self._finished and rest else 0)
+        return whole + (1 if self.finished and rest else 0)
 
     def take(self, chunks: int) -> Call:
         """Take ``chunks`` chunks; the last one of a stream is padded with zeros to its full size.

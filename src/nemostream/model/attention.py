@@ -24,7 +24,9 @@ def position_encoding(past: int, frames: int, hidden_size: int) -> Tensor:
         cosine interleaved. The last row is never used; it makes `_relative_shift` work for one frame.
     """
     distance = torch.arange(past + frames - 1, -frames - 1, -1, dtype=torch.float32)
-    rate = torch.exp(torch.arange(0, hidden_size, 2, dtype=torch.float32) * (-math.log(10000.0) / hidden_size))
+    rate = torch.exp(
+        torch.arange(0, hidden_size, 2, dtype=torch.float32) * (-math.log(10000.0) / hidden_size)
+    )
     angle = distance[:, None] * rate
     return torch.stack([torch.sin(angle), torch.cos(angle)], dim=2).flatten(1)
 
@@ -99,20 +101,23 @@ class RelativeAttention(nn.Module):
         values = self._heads(torch.cat([past_values, new_values], dim=1))
         by_content = torch.matmul(query + self.bias_u[:, None], keys.transpose(2, 3))
         by_position = torch.matmul(query + self.bias_v[:, None], positions.transpose(1, 2))
-        scores = (by_content + _relative_shift(by_position, keys.shape[2])) * self.head_size**-0.5
+        scores = (by_content + _relative_shift(by_position)) * self.head_size**-0.5
         weights = torch.softmax(scores.masked_fill(~mask, MASKED_SCORE), dim=-1)
         mixed = torch.matmul(weights, values).transpose(1, 2).flatten(2)
         return self.o_proj(mixed), new_keys, new_values
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(2, (self.num_heads, self.head_size)).transpose(1, 2)
+        return x.unflatten(2, (self.num_heads, self.head_size)).transpose(1, 2)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _relative_shift(scores: Tensor, keys: int) -> Tensor:
-    """Pick, for query i and key j, the column of their distance: column N - 1 - i + j of [B, H, N, W].
+def _relative_shift(scores: Tensor) -> Tensor:
+    """Pick, for query i and key j, the column of their distance: column N - 1 - i + j of [B, H, N, P + 2 N].
 
     Reading the flattened rows with a stride of W - 1 instead of W does this without an index.
+
+    Returns:
+        [B, H, N, P + N].
     """
     frames, width = scores.shape[2], scores.shape[3]
     flat = scores.flatten(2)[:, :, frames - 1 : frames - 1 + frames * (width - 1)]
-    return flat.unflatten(2, (frames, width - 1))[:, :, :, :keys]
+    return flat.unflatten(2, (frames, width - 1))[:, :, :, : width - frames]  # type: ignore[no-any-return, no-untyped-call]

@@ -61,6 +61,14 @@ class CausalConvolution(nn.Module):
         return functional.linear(y, self.pointwise_conv2.weight.squeeze(2)), gated
 
 
+class LayerPast(NamedTuple):
+    """What a layer carries from earlier calls."""
+
+    keys: Tensor  # [B, P, D] projected keys, right-aligned
+    values: Tensor  # [B, P, D]
+    gated: Tensor  # [B, kernel - 1, D] input of the depthwise convolution
+
+
 class NewFrames(NamedTuple):
     """What a layer leaves behind for later calls, each [B, N, D]."""
 

@@ -6,6 +6,7 @@ is many calls with an `EncoderState` handed from one to the next, and both give 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from nemostream.config import SUBSAMPLING_FACTOR, ModelConfig
 from nemostream.framing import PHANTOM_MEL_FRAMES
 from nemostream.model.attention import chunk_mask, position_encoding
-from nemostream.model.conformer import ConformerLayer, NewFrames
+from nemostream.model.conformer import ConformerLayer, LayerPast, NewFrames
 from nemostream.model.subsampling import Subsampling, SubsamplingState
 
 
@@ -39,6 +40,10 @@ class EncoderState:
     def tensors(self) -> tuple[Tensor, ...]:
         """The state as a flat tuple, in the order of the fields."""
         return (self.keys, self.values, self.gated, *self.subsampling, self.frames)
+
+    def layers(self) -> list[LayerPast]:
+        """What each layer carries."""
+        return [LayerPast(*past) for past in zip(self.keys, self.values, self.gated, strict=True)]
 
     @classmethod
     def from_tensors(cls, tensors: tuple[Tensor, ...]) -> EncoderState:
@@ -97,7 +102,9 @@ class Encoder(nn.Module):
         Returns:
             encoded [B, N, D], valid frames [B] and the new state.
         """
-        x, lengths, stem, new = self._run(mel, mel_lengths, state, att_context, tables)
+        x, lengths, stem, new = self.step(
+            mel, mel_lengths, state.frames, state.layers(), state.subsampling, att_context, tables
+        )
         new_state = EncoderState(
             keys=torch.stack([keep_last(state.keys[i], n.keys, lengths) for i, n in enumerate(new)]),
             values=torch.stack([keep_last(state.values[i], n.values, lengths) for i, n in enumerate(new)]),
@@ -107,28 +114,38 @@ class Encoder(nn.Module):
         )
         return x, lengths, new_state
 
-    def _run(
+    def step(
         self,
         mel: Tensor,
         mel_lengths: Tensor,
-        state: EncoderState,
+        seen: Tensor,
+        past: Sequence[LayerPast],
+        stem: SubsamplingState,
         att_context: Tensor,
         tables: list[Tensor] | None,
     ) -> tuple[Tensor, Tensor, SubsamplingState, list[NewFrames]]:
-        """`forward` up to what each layer leaves behind."""
-        start = torch.where(state.frames == 0, PHANTOM_MEL_FRAMES, 0)
-        x, lengths, stem = self.subsampling(mel, start, mel_lengths, state.subsampling)
-        past, frames = state.keys.shape[2], x.shape[1]
-        mask = chunk_mask(frames, past, att_context, state.frames.clamp(max=past), lengths)
+        """`forward` up to what each layer leaves behind, for a caller that keeps the past itself.
+
+        Args:
+            mel: as in `forward`; so are ``mel_lengths``, ``att_context`` and ``tables``.
+            seen: [B] int64, encoder frames so far.
+            past: of every layer.
+            stem: history of the stem.
+
+        Returns:
+            encoded [B, N, D], valid frames [B], the stem's new state and the new frames of every layer.
+        """
+        start = torch.where(seen == 0, PHANTOM_MEL_FRAMES, 0)
+        x, lengths, stem = self.subsampling(mel, start, mel_lengths, stem)
+        room, frames = past[0].keys.shape[1], x.shape[1]
+        mask = chunk_mask(frames, room, att_context, seen.clamp(max=room), lengths)
         real = (torch.arange(frames, device=x.device) < lengths[:, None]).unsqueeze(2).to(x.dtype)
         if tables is None:
-            tables = self.position_tables(past, frames)
+            tables = self.position_tables(room, frames)
         x = self.dropout(x)
         left_behind = []
-        for index, layer in enumerate(self.layers):
-            x, new = layer(
-                x, state.keys[index], state.values[index], state.gated[index], mask, tables[index], real
-            )
+        for layer, carried, table in zip(self.layers, past, tables, strict=True):
+            x, new = layer(x, carried.keys, carried.values, carried.gated, mask, table, real)
             left_behind.append(new)
         return x, lengths, stem, left_behind
 
@@ -143,7 +160,15 @@ class Encoder(nn.Module):
         mel = nn.functional.pad(mel, (0, 0, PHANTOM_MEL_FRAMES, -rows % SUBSAMPLING_FACTOR))
         state = self.initial_state(mel.shape[0], left=0)
         att_context = torch.tensor([att_context_size] * mel.shape[0], device=mel.device)
-        encoded, lengths, _, _ = self._run(mel, mel_lengths + PHANTOM_MEL_FRAMES, state, att_context, None)
+        encoded, lengths, _, _ = self.step(
+            mel,
+            mel_lengths + PHANTOM_MEL_FRAMES,
+            state.frames,
+            state.layers(),
+            state.subsampling,
+            att_context,
+            None,
+        )
         return encoded, lengths
 
 

@@ -52,8 +52,8 @@ class _Part:
 def segments_of(transcript: Transcript, line_width: int = LINE_WIDTH) -> tuple[Segment, ...]:
     """Return the segments of a transcript, in order and without overlap.
 
-    None has more than two lines of ``line_width`` columns, or lasts longer than 7 s. All segments together are
-    the whole text, save that white space is written as single spaces.
+    None has more than two lines of ``line_width`` columns, or lasts longer than 7 s. All segments together
+    are the whole text, save that white space is written as single spaces.
     """
     parts: list[_Part] = []
     for word, spaced in zip(transcript.words, _spaced(transcript), strict=True):

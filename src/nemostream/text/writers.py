@@ -66,7 +66,7 @@ def to_vtt(recognition: Recognition) -> str:
 
 
 def to_tsv(recognition: Recognition) -> str:
-    """Return a head line and ``start end text`` per segment, in ms; split channels add a column ``channel``."""
+    """Return a head line and ``start end text`` (ms) per segment; split channels add a column ``channel``."""
     rows = ["start\tend\ttext" + ("\tchannel" if recognition.split else "")]
     for channel, segment in _segments(recognition):
         row = f"{_milliseconds(segment.start)}\t{_milliseconds(segment.end)}\t{segment.text}"
@@ -78,9 +78,9 @@ def to_json(recognition: Recognition) -> str:
     """Return everything as a JSON object on one line, so that several files make JSON lines.
 
     Keys: ``file``, ``model``, ``backend``, ``language``, ``duration`` (s), ``att_context_size``, ``text``,
-    ``words`` (``text``, ``start``, ``end`` in s) and ``tokens`` (``id``, ``piece``, encoder ``frame``, ``time``
-    in s). With split channels, ``language``, ``duration``, ``text``, ``words`` and ``tokens`` stand in the
-    objects of the list ``channels`` instead, each with its number as ``channel``.
+    ``words`` (``text``, ``start``, ``end`` in s) and ``tokens`` (``id``, ``piece``, encoder ``frame``,
+    ``time`` in s). With split channels, ``language``, ``duration``, ``text``, ``words`` and ``tokens`` stand
+    in the objects of the list ``channels`` instead, each with its number as ``channel``.
     """
     head: dict[str, Any] = {
         "file": recognition.file,
@@ -112,7 +112,8 @@ WRITERS: dict[str, Callable[[Recognition], str]] = {
 
 def _segments(recognition: Recognition) -> Iterator[tuple[int, Segment]]:
     """Yield (channel, segment) by start time; lines leave room for the label of split channels."""
-    line_width = LINE_WIDTH - len("[0] ") * recognition.split
+    label = f"[{len(recognition.transcripts) - 1}] " if recognition.split else ""
+    line_width = LINE_WIDTH - len(label)
     found = [
         (channel, segment)
         for channel, transcript in enumerate(recognition.transcripts)

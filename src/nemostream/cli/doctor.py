@@ -1,0 +1,163 @@
+"""``nemostream doctor``: what is installed, and whether every runtime on this machine recognises speech."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import platform
+import sys
+import time
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+
+from nemostream.cli.messages import report_exception
+
+EXIT_FAILED = 1
+WORST_WORD_ERRORS = 0.5  # of the bundled clip; far above what the model makes, far below a broken runtime
+
+_CORE = ("numpy", "onnxruntime", "soundfile", "soxr", "rich")
+_EXTRAS = {  # extra -> packages
+    "torch": ("torch", "safetensors", "pyyaml"),
+    "export": ("onnx", "onnxscript"),
+    "coreml": ("coremltools",),
+    "mlx": ("mlx",),
+    "serve": ("starlette", "uvicorn", "websockets"),
+    "mic": ("sounddevice",),
+    "av": ("av",),
+    "hub": ("huggingface-hub",),
+}
+_RUNTIMES = {"onnx": "onnxruntime", "torch": "torch"}  # backend -> module
+_CPU_FLAGS = (
+    "avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16",
+    "asimd", "asimddp", "fphp", "i8mm", "bf16", "sve",
+)  # fmt: skip
+
+
+def add_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser
+) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "doctor",
+        help="check this installation",
+        description="Show versions and the machine, and transcribe a clip with every installed runtime.",
+        parents=[common],
+    )
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the report; return 0, or 1 if something that is installed does not work."""
+    print(f"nemostream {_version('nemostream') or 'not installed as a package'}")
+    print(f"python     {platform.python_version()} on {platform.platform()}")
+    print(f"processor  {_processor()}")
+    print(f"threads    {_usable_cores()} usable of {os.cpu_count()}")
+    failed = not _check_packages(arguments.verbose)
+    for backend, module in _RUNTIMES.items():
+        if find_spec(module) is None:
+            print(f"run {backend:6} not installed")
+        elif not _check_runtime(backend, module, arguments.verbose):
+            failed = True
+    print("something is wrong, see above" if failed else "all is well")
+    return EXIT_FAILED if failed else 0
+
+
+def _check_packages(verbose: bool) -> bool:
+    """Print the versions of all packages; the core ones have to be importable."""
+    good = True
+    for name in _CORE:
+        try:
+            importlib.import_module(name)
+            print(f"core       {name} {_version(name)}")
+        except Exception as error:  # a broken installation raises anything
+            print(f"core       {name} FAILS")
+            report_exception(error, verbose, about=name)
+            good = False
+    for extra, names in _EXTRAS.items():
+        found = [f"{name} {_version(name) or 'missing'}" for name in names]
+        print(f"extra      {extra}: {', '.join(found)}")
+    return good
+
+
+def _check_runtime(backend: str, module: str, verbose: bool) -> bool:
+    """Transcribe the clip that is in the package, and compare with what is said in it."""
+    import nemostream
+    from nemostream.errors import BackendError
+
+    assets = Path(str(files("nemostream") / "assets"))
+    clip, spoken = assets / "clip.flac", assets / "clip.txt"
+    try:
+        importlib.import_module(module)
+        started = time.perf_counter()
+        model = nemostream.load("tiny", backend=backend)
+        transcript = model.transcribe(clip)
+        seconds = time.perf_counter() - started
+        reference = spoken.read_text(encoding="utf-8")
+    except Exception as error:  # whatever a broken runtime raises is what is looked for
+        if isinstance(error, BackendError) and backend != "onnx":
+            print(f"run {backend:6} installed; not tried: {error}")  # the embedded model is an ONNX bundle
+            return True
+        print(f"run {backend:6} FAILS")
+        report_exception(error, verbose, about=backend)
+        return False
+    errors = word_errors(reference, transcript.text)
+    good = errors <= WORST_WORD_ERRORS
+    verdict = "works" if good else "FAILS"
+    print(
+        f"run {backend:6} {verdict}: {transcript.duration:.1f} s of audio in {seconds:.2f} s with loading, "
+        f"{errors:.0%} of the words wrong: {transcript.text!r}"
+    )
+    return good
+
+
+def word_errors(reference: str, recognized: str) -> float:
+    """Return the word error rate, case and punctuation aside: edits per word of the reference."""
+    expected, found = _words(reference), _words(recognized)
+    row = list(range(len(found) + 1))  # edit distance of the empty reference to every prefix of found
+    for count, word in enumerate(expected, 1):
+        previous, row[0] = row[0], count
+        for index, other in enumerate(found, 1):
+            previous, row[index] = (
+                row[index],
+                min(row[index] + 1, row[index - 1] + 1, previous + (word != other)),
+            )
+    return row[-1] / max(len(expected), 1)
+
+
+def _words(text: str) -> list[str]:
+    kept = (character if character.isalnum() or character == "'" else " " for character in text.lower())
+    return "".join(kept).split()
+
+
+def _version(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _usable_cores() -> int:
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _processor() -> str:
+    """Return the processor's name and, on Linux, the instruction sets that matter for speed."""
+    name, flags = platform.processor() or platform.machine(), ""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                name = value.strip()
+            elif key.strip() in ("flags", "Features"):
+                flags = value
+                break
+    except OSError:
+        pass
+    present = [flag for flag in _CPU_FLAGS if flag in flags.split()]
+    return f"{name} ({', '.join(present)})" if present else name

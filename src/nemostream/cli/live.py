@@ -1,0 +1,106 @@
+"""Raw PCM on standard input as a live stream: read as it comes, recognised chunk by chunk."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, BinaryIO
+
+from nemostream.audio import ENCODINGS, encoding_name
+from nemostream.errors import AudioError
+from nemostream.text.writers import Recognition
+
+if TYPE_CHECKING:
+    from nemostream.engine.model import Model
+    from nemostream.results import Event
+
+PACKET_SECONDS = 0.02  # what sound cards and telephone networks give at once
+_HEADERS = {
+    b"RIFF": "WAV",
+    b"RIFX": "WAV",
+    b"RF64": "WAV",
+    b"fLaC": "FLAC",
+    b"OggS": "Ogg",
+    b"FORM": "AIFF",
+    b"ID3\x03": "MP3",
+    b"ID3\x04": "MP3",
+    b"caff": "CAF",
+    b"\x1aE\xdf\xa3": "WebM",
+}
+
+
+def recognize_stdin(
+    model: Model, arguments: argparse.Namespace, context: tuple[int, int], grows: bool
+) -> Recognition:
+    """Transcribe standard input until it ends.
+
+    Args:
+        model: the model.
+        arguments: of the command line.
+        context: left and right context.
+        grows: True to print the text as it grows; the caller then has nothing to print but the line's end.
+
+    Raises:
+        AudioError: if there is no audio, it begins with a file's header, or its encoding or rate is wrong.
+    """
+    split = arguments.channels == "split"
+    chosen = list(range(arguments.input_channels)) if split else [arguments.channels]
+    frame_bytes = ENCODINGS[encoding_name(arguments.encoding)] * arguments.input_channels
+    packet_bytes = max(1, round(PACKET_SECONDS * arguments.rate)) * frame_bytes
+    with ExitStack() as stack:
+        sessions = [
+            stack.enter_context(
+                model.stream(
+                    arguments.language,
+                    att_context_size=context,
+                    sample_rate=arguments.rate,
+                    encoding=arguments.encoding,
+                    num_channels=arguments.input_channels,
+                    channel=channel,
+                    chunks_per_call=arguments.chunks_per_call or 1,
+                )
+            )
+            for channel in chosen
+        ]
+        received = 0
+        for packet in _packets(sys.stdin.buffer, packet_bytes):
+            received += len(packet)
+            for session in sessions:
+                _show(session.feed(packet), grows)
+        if received < frame_bytes:
+            raise AudioError(
+                f"standard input ended after {received} bytes, without a single sample; is a source piped in?"
+            )
+        for session in sessions:
+            _show(session.finish(), grows)
+        transcripts = tuple(session.transcript() for session in sessions)
+    return Recognition("-", arguments.model, model.backend, context, transcripts, split)
+
+
+def _packets(stream: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield what comes, at most ``size`` bytes at once, without waiting for more than there is."""
+    head = b""
+    while len(head) < 4 and (more := _read(stream, size)):
+        head += more
+    if kind := _HEADERS.get(head[:4]):
+        raise AudioError(
+            f"standard input begins with the header of a {kind} file, but raw PCM was expected; "
+            "save it to a file and give that."
+        )
+    while head:
+        yield head
+        head = _read(stream, size)
+
+
+def _read(stream: BinaryIO, size: int) -> bytes:
+    read1 = getattr(stream, "read1", stream.read)  # read1 returns as soon as there is something
+    data: bytes = read1(size)
+    return data
+
+
+def _show(events: list[Event], grows: bool) -> None:
+    if grows:
+        for event in events:
+            print(event.text, end="", flush=True)

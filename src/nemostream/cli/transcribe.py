@@ -1,0 +1,225 @@
+"""``nemostream transcribe``: recordings, or a live stream on standard input, to text and subtitles."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nemostream.cli.messages import report_exception, report_note
+from nemostream.cli.progress import progress_bar
+from nemostream.errors import NemostreamError
+
+if TYPE_CHECKING:
+    from nemostream.engine.model import Model
+    from nemostream.results import Transcript
+    from nemostream.text.writers import Recognition
+
+STDIN = "-"
+LATENCIES = (80, 160, 320, 560, 1120)  # ms; of the published models
+
+_DESCRIPTION = """\
+Transcribe recordings (WAV, FLAC, OGG, MP3, ...; other containers with `pip install 'nemostream[av]'`), or raw
+PCM from standard input as a live stream.
+
+Text goes to standard output: of one file its text, of several one line `FILE: text` each, in their order.
+With -f json every file is one JSON object on one line; -f srt, vtt and tsv print one file only. With -o
+nothing is printed: DIR/<name of the file>.<format> is written. A second input of the same name becomes
+<name>-2. What fails is reported on standard error in one line, and the other files are still done.
+"""
+_EPILOG = """\
+examples:
+  nemostream transcribe talk.flac
+  nemostream transcribe calls/*.wav -f srt -o subtitles --channels split
+  arecord -q -t raw -f S16_LE -r 16000 | nemostream transcribe - --rate 16000 --latency 160
+"""
+
+
+def add_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser
+) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "transcribe",
+        help="transcribe recordings, or raw audio from standard input",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[common],
+    )
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="recordings, or - for raw PCM on standard input"
+    )
+    model = parser.add_argument_group("model")
+    model.add_argument(
+        "-m",
+        "--model",
+        default="tiny",
+        help="name (see `nemostream models`), hub id, .nemo file, folder or bundle; default: tiny",
+    )
+    model.add_argument("--revision", help="commit of a hub id")
+    model.add_argument("--backend", choices=("onnx", "torch"), help="runtime; default: what fits the model")
+    model.add_argument(
+        "--threads", type=positive, metavar="N", help="CPU threads; default: the runtime's choice"
+    )
+    listening = parser.add_argument_group("recognition")
+    listening.add_argument(
+        "-l", "--language", help="such as en-US or auto (see `nemostream inspect`); default: the model's"
+    )
+    context = listening.add_mutually_exclusive_group()
+    context.add_argument(
+        "--latency",
+        type=latency,
+        metavar="|".join(map(str, LATENCIES)),
+        help="milliseconds that the model waits for what comes next: more is more accurate",
+    )
+    context.add_argument(
+        "--att-context",
+        type=int,
+        nargs=2,
+        metavar=("L", "R"),
+        help="left and right context in frames of 80 ms, instead of --latency",
+    )
+    listening.add_argument(
+        "--chunks-per-call",
+        type=positive,
+        metavar="N",
+        help="chunks that go through the encoder together; it changes the speed, not the result",
+    )
+    listening.add_argument(
+        "--channels",
+        type=channels,
+        default="mix",
+        metavar="mix|split|N",
+        help="the mean of all channels, each by itself, or only number N, from 0; default: mix",
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "-f",
+        "--format",
+        choices=("txt", "srt", "vtt", "tsv", "json", "all"),
+        default="txt",
+        help="default: txt",
+    )
+    output.add_argument(
+        "-o", "--output-dir", type=Path, metavar="DIR", help="write files there instead of printing"
+    )
+    raw = parser.add_argument_group("standard input (-)")
+    raw.add_argument("--rate", type=positive, metavar="HZ", help="sample rate; has to be given")
+    raw.add_argument("--encoding", default="s16le", help="s16le (default), f32le, mulaw or alaw")
+    raw.add_argument(
+        "--input-channels", type=positive, default=1, metavar="N", help="interleaved channels; default: 1"
+    )
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Transcribe everything; return 0, or the exit code of the first error."""
+    _check_usage(arguments)
+    import nemostream
+    from nemostream.cli.outputs import Output
+
+    output = Output.of(arguments)
+    model = nemostream.load(
+        arguments.model, backend=arguments.backend, threads=arguments.threads, revision=arguments.revision
+    )
+    # what is wrong for every file is said once
+    context = model.att_context(arguments.latency, arguments.att_context)
+    model.config.prompt_id(arguments.language)
+    first_code = 0
+    for place, name in enumerate(arguments.files):
+        try:
+            if name == STDIN:
+                from nemostream.cli.live import recognize_stdin
+
+                recognition = recognize_stdin(model, arguments, context, output.grows)
+            else:
+                recognition = _recognize_file(model, name, arguments, context)
+            output.write(recognition, place)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            report_exception(error, arguments.verbose, about=name)
+            code = error.exit_code if isinstance(error, NemostreamError) else NemostreamError.exit_code
+            first_code = first_code or code
+    return first_code
+
+
+def _recognize_file(
+    model: Model, name: str, arguments: argparse.Namespace, context: tuple[int, int]
+) -> Recognition:
+    from nemostream.audio import AudioFile
+    from nemostream.text.writers import Recognition
+
+    started = time.perf_counter()
+    split = arguments.channels == "split"
+    chosen = [arguments.channels]
+    if split:
+        with AudioFile(name) as audio:
+            chosen = list(range(audio.channels))
+    transcripts: list[Transcript] = []
+    for channel in chosen:
+        label = f"{name} [{channel}]" if split else name
+        with progress_bar(label, arguments.quiet) as progress:
+            transcripts.append(
+                model.transcribe(
+                    name,
+                    arguments.language,
+                    att_context_size=context,
+                    channels=channel,
+                    chunks_per_call=arguments.chunks_per_call,
+                    progress=progress,
+                )
+            )
+    if arguments.verbose:
+        seconds, duration = time.perf_counter() - started, sum(part.duration for part in transcripts)
+        report_note(
+            f"{name}: {duration:.2f} s of audio in {seconds:.2f} s ({duration / seconds:.1f} times as fast), "
+            f"{model.backend}, att_context_size {list(context)}, language {transcripts[0].language}."
+        )
+    return Recognition(name, arguments.model, model.backend, context, tuple(transcripts), split)
+
+
+def _check_usage(arguments: argparse.Namespace) -> None:
+    parser: argparse.ArgumentParser = arguments.parser
+    if STDIN in arguments.files:
+        if len(arguments.files) > 1:
+            parser.error("standard input (-) cannot be combined with files; transcribe it by itself")
+        if arguments.rate is None:
+            parser.error("standard input is raw PCM without a header, so --rate has to say its sample rate")
+        if sys.stdin.isatty():
+            parser.error("standard input is a terminal; pipe raw PCM into it")
+    elif arguments.rate is not None:
+        parser.error("--rate is for raw PCM on standard input (-); files say their own")
+    if arguments.output_dir is None:
+        if arguments.format == "all":
+            parser.error("-f all writes several files, so -o has to say where")
+        if len(arguments.files) > 1 and arguments.format in ("srt", "vtt", "tsv"):
+            parser.error(f"-f {arguments.format} of several files cannot share one output; say where with -o")
+
+
+def latency(text: str) -> int:
+    """Read ``320`` or ``320ms``."""
+    digits = text.strip().lower().removesuffix("ms").strip()
+    if not digits.isdecimal() or int(digits) not in LATENCIES:
+        valid = ", ".join(map(str, LATENCIES))
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {valid} ms; --att-context sets any other")
+    return int(digits)
+
+
+def channels(text: str) -> str | int:
+    """Read ``mix``, ``split`` or a number from 0."""
+    if text in ("mix", "split"):
+        return text
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not mix, split, or a number from 0")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """Read a whole number above 0."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)

@@ -1,0 +1,301 @@
+"""ONNX Runtime as a runtime, for bundles of `nemostream.export.onnx`; needs numpy and onnxruntime only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from nemostream.checkpoints.bundle import TOKENS, read_manifest
+from nemostream.config import SUBSAMPLING_FACTOR, ModelConfig
+from nemostream.errors import BackendError
+from nemostream.runtimes import onnx_graphs as graphs
+from nemostream.runtimes.history import History
+from nemostream.runtimes.protocol import Float32, Framing, Int64
+from nemostream.text.tokenizer import Tokenizer
+
+MOST_DEFAULT_THREADS = 4  # more gain little on the small matrix products of a live stream
+_ERRORS_ONLY = 3  # ONNX Runtime's log severity
+
+Array = NDArray[Any]
+# what one call binds to one name; the arrays have to live until it has run
+Bindings = list[tuple[str, Array]]
+
+
+class OnnxRuntime:
+    """`nemostream.runtimes.protocol.Runtime` on ONNX Runtime, in native framing.
+
+    Args:
+        folder: the bundle.
+        threads: threads inside an operator; None takes the physical cores that this process may use, at most
+            `MOST_DEFAULT_THREADS`. They sleep between operators instead of spinning, so that several
+            processes on one machine do not ruin each other.
+        left_context: room for attention context in a slot; None is the largest that was trained, which is
+            also the most that a bundle allows.
+        providers: ONNX Runtime execution providers, in order of preference.
+        verify: check the hash of every file first.
+
+    Raises:
+        CheckpointError: if the bundle is incomplete, altered, or not readable.
+        BackendError: if it is for another runtime, ONNX Runtime cannot load it, or an argument is wrong.
+    """
+
+    name = "onnx"
+    framing: Framing = "native"
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        threads: int | None = None,
+        left_context: int | None = None,
+        providers: Sequence[str] = ("CPUExecutionProvider",),
+        verify: bool = True,
+    ) -> None:
+        manifest = read_manifest(folder, verify)
+        if manifest.runtime != self.name or manifest.framing != self.framing:
+            raise BackendError(
+                f"{folder} is a bundle for {manifest.runtime} in {manifest.framing} framing; "
+                "ONNX Runtime runs onnx bundles in native framing."
+            )
+        self.config: ModelConfig = manifest.config
+        self.max_frames: int | None = manifest.max_frames
+        largest = max(left for left, _ in self.config.att_context_sizes)
+        self.left_context = largest if left_context is None else left_context
+        if not 0 <= self.left_context <= largest:
+            raise BackendError(
+                f"This bundle has room for a left context of 0 to {largest}, not {left_context}."
+            )
+        if threads is not None and threads < 1:
+            raise BackendError(f"{threads} threads were asked for; 1 or more were expected.")
+        self.tokenizer = Tokenizer.from_tokens_txt(folder / TOKENS, self.config.vocab_size)
+        self.slots = 0
+        options = _session_options(default_threads() if threads is None else threads)
+        self._encoder, self._predictor, self._joint = (
+            _load(folder / graph, options, providers) for graph in graphs.GRAPHS
+        )
+        self._histories, self._history_names = self._make_histories()
+        shapes = {spec.name: spec.shape[1:] for spec in self._encoder.get_inputs()}
+        self._stem = [np.zeros((0, *shapes[name]), np.float32) for name in graphs.stem_inputs()]
+        self._frames = np.zeros(0, np.int64)
+        state = (self.config.predictor_layers, 0, self.config.predictor_hidden_size)
+        self._predictor_state = [np.zeros(state, np.float32) for _ in "hc"]
+
+    def resize(self, slots: int) -> None:
+        """Grow the arena to ``slots`` slots; what the old ones hold stays."""
+        more = slots - self.slots
+        if more <= 0:
+            return
+        for history in self._histories:
+            history.resize(slots)
+        self._stem = [_grow(array, more, axis=0) for array in self._stem]
+        self._frames = _grow(self._frames, more, axis=0)
+        self._predictor_state = [_grow(array, more, axis=1) for array in self._predictor_state]
+        self.slots = slots
+
+    def reset(self, slot: int) -> None:
+        """Make a slot ready for a new stream."""
+        for history in self._histories:
+            history.reset(slot)
+        for array in (*self._stem, self._frames):
+            array[slot] = 0
+        for array in self._predictor_state:
+            array[:, slot] = 0
+
+    def encode(
+        self, slots: list[int], mel: Float32, mel_lengths: Int64, prompt_ids: Int64, att_context: Int64
+    ) -> tuple[Float32, Int64]:
+        """See `nemostream.runtimes.protocol.Runtime.encode`.
+
+        Raises:
+            BackendError: if the call is not a whole number of frames, longer than ``max_frames``, or needs
+                more left context than there is room for.
+        """
+        frames = self._check_call(mel, att_context)
+        inputs: Bindings = [
+            ("mel", _contiguous(mel, np.float32)),
+            ("mel_lengths", _contiguous(mel_lengths, np.int64)),
+            ("att_context", _contiguous(att_context, np.int64)),
+            ("frames", self._frames[slots]),
+            *zip(graphs.stem_inputs(), [_rows(array, slots) for array in self._stem], strict=True),
+        ]
+        if self.config.has_prompt:
+            inputs.append(("prompt_ids", _contiguous(prompt_ids, np.int64)))
+        batch = len(slots)
+        encoded = np.empty((batch, frames, self.config.joint_hidden_size), np.float32)
+        lengths = np.empty(batch, np.int64)
+        stem = [np.empty((batch, *array.shape[1:]), np.float32) for array in self._stem]
+        outputs: Bindings = [("encoded", encoded), ("lengths", lengths)]
+        outputs += zip(graphs.stem_outputs(), stem, strict=True)
+        new = []
+        for history, (old_names, new_names) in zip(self._histories, self._history_names, strict=True):
+            place = _place(history, slots, frames)  # before the window, which it may move
+            inputs += zip(old_names, _windows(history, slots), strict=True)
+            outputs += zip(new_names, place, strict=True)
+            new.append(place)
+        self._run_encoder(inputs, outputs)
+        for array, value in zip(self._stem, stem, strict=True):
+            array[slots] = value
+        self._frames[slots] += lengths
+        for history, place in zip(self._histories, new, strict=True):
+            _keep(history, slots, place)
+        return encoded, lengths
+
+    def predict(self, slots: list[int], tokens: Int64) -> Float32:
+        """See `nemostream.runtimes.protocol.Runtime.predict`."""
+        h, c = (array[:, slots] for array in self._predictor_state)
+        feeds = {"tokens": _contiguous(tokens, np.int64), "h": h, "c": c}
+        predicted, *state = _run(self._predictor, ["predicted", "new_h", "new_c"], feeds)
+        for array, value in zip(self._predictor_state, state, strict=True):
+            array[:, slots] = value
+        return predicted
+
+    def joint(self, encoded: Float32, predicted: Float32) -> Int64:
+        """See `nemostream.runtimes.protocol.Runtime.joint`."""
+        return self._run_joint("tokens", encoded, predicted)
+
+    def joint_logits(self, encoded: Float32, predicted: Float32) -> Float32:
+        """See `nemostream.runtimes.protocol.Runtime.joint_logits`."""
+        return self._run_joint("logits", encoded, predicted)
+
+    def _make_histories(self) -> tuple[tuple[History, ...], list[tuple[list[str], list[str]]]]:
+        """Histories of keys and values and of the convolutions, and the graph's names of their series."""
+        config, layers = self.config, self.config.num_layers
+        slack = max(right for _, right in config.att_context_sizes) + 1  # a chunk is written in place
+        room = max(self.left_context, 1)  # a frame that nobody sees is simpler than a tensor without elements
+        histories = (
+            History(2 * layers, room, config.hidden_size, slack),
+            History(layers, config.conv_kernel_size - 1, config.hidden_size, slack),
+        )
+        names = []
+        for kinds in (graphs.KINDS[:2], graphs.KINDS[2:]):
+            old = [name for kind in kinds for name in graphs.layer_inputs(kind, layers)]
+            new = [name for kind in kinds for name in graphs.layer_outputs(kind, layers)]
+            names.append((old, new))
+        return histories, names
+
+    def _check_call(self, mel: Float32, att_context: Int64) -> int:
+        """Return the encoder frames of a call, or raise `BackendError`."""
+        rows = int(mel.shape[1])
+        frames, rest = divmod(rows, SUBSAMPLING_FACTOR)
+        if rest or not frames:
+            raise BackendError(f"A call of {rows} mel rows was made; a multiple of 8 was expected.")
+        if self.max_frames is not None and frames > self.max_frames:
+            raise BackendError(
+                f"A call of {frames} encoder frames was made; this bundle takes {self.max_frames} at most."
+            )
+        left = int(np.max(att_context[:, 0]))
+        if left > self.left_context:
+            raise BackendError(
+                f"A left context of {left} frames was asked for; there is room for {self.left_context}."
+            )
+        return frames
+
+    def _run_encoder(self, inputs: Bindings, outputs: Bindings) -> None:
+        binding = self._encoder.io_binding()
+        try:
+            for bind, pairs in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
+                for name, array in pairs:
+                    bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+            self._encoder.run_with_iobinding(binding)
+        except Exception as error:  # ONNX Runtime's exceptions have no common base
+            raise _failure("ONNX Runtime could not run the encoder", error) from error
+
+    def _run_joint(self, output: str, encoded: Float32, predicted: Float32) -> Array:
+        feeds = {"encoded": _contiguous(encoded, np.float32), "predicted": _contiguous(predicted, np.float32)}
+        (result,) = _run(self._joint, [output], feeds)
+        return result
+
+
+def default_threads() -> int:
+    """Physical cores that this process may use, at most `MOST_DEFAULT_THREADS`."""
+    try:
+        allowed = os.sched_getaffinity(0)
+    except AttributeError:  # not Linux
+        return min(os.cpu_count() or 1, MOST_DEFAULT_THREADS)
+    cores = set()
+    for cpu in allowed:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        try:
+            cores.add(siblings.read_text())
+        except OSError:
+            cores.add(str(cpu))
+    return max(1, min(len(cores), MOST_DEFAULT_THREADS))
+
+
+def _session_options(threads: int) -> Any:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.log_severity_level = _ERRORS_ONLY
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def _load(path: Path, options: Any, providers: Sequence[str]) -> Any:
+    missing = [name for name in providers if name not in ort.get_available_providers()]
+    if missing:
+        available = ", ".join(ort.get_available_providers())
+        raise BackendError(f"This onnxruntime has no {missing[0]}; it has: {available}.")
+    try:
+        return ort.InferenceSession(str(path), options, providers=list(providers))
+    except Exception as error:  # ONNX Runtime's exceptions have no common base
+        raise _failure(f"ONNX Runtime could not load {path}", error) from error
+
+
+def _run(session: Any, outputs: list[str], feeds: dict[str, Array]) -> list[Array]:
+    try:
+        return session.run(outputs, feeds)  # type: ignore[no-any-return]
+    except Exception as error:  # ONNX Runtime's exceptions have no common base
+        raise _failure("ONNX Runtime could not run the decoder", error) from error
+
+
+def _failure(what: str, error: Exception) -> BackendError:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return BackendError(f"{what}: {reason}.")
+
+
+def _contiguous(array: Array, dtype: type[np.generic]) -> Array:
+    return np.ascontiguousarray(array, dtype)
+
+
+def _rows(array: Float32, slots: list[int]) -> Float32:
+    """Rows of an array [slots, ...]: a view of one, a copy of several."""
+    return array[slots[0] : slots[0] + 1] if len(slots) == 1 else array[slots]
+
+
+def _windows(history: History, slots: list[int]) -> Iterable[Float32]:
+    """[B, room, width] of every series: views of one slot, copies of several."""
+    if len(slots) == 1:
+        return history.window(slots[0])[:, None]
+    windows = [history.window(slot) for slot in slots]
+    return np.stack(windows, axis=1)
+
+
+def _place(history: History, slots: list[int], frames: int) -> Float32:
+    """Memory [series, B, frames, width] for new frames; of one slot, if they fit, inside the history."""
+    if len(slots) == 1 and frames <= history.slack:
+        return history.reserve(slots[0], frames)[:, None]
+    series, _, width = history.window(slots[0]).shape
+    return np.empty((series, len(slots), frames, width), np.float32)
+
+
+def _keep(history: History, slots: list[int], new: Float32) -> None:
+    """Make new frames that lie in what `_place` gave part of the history."""
+    if len(slots) == 1 and new.shape[2] <= history.slack:
+        history.advance(slots[0], new.shape[2])
+        return
+    for row, slot in enumerate(slots):
+        history.append(slot, new[:, row])
+
+
+def _grow(array: NDArray[Any], more: int, axis: int) -> NDArray[Any]:
+    shape = list(array.shape)
+    shape[axis] = more
+    return np.concatenate([array, np.zeros(shape, array.dtype)], axis=axis)

@@ -1,0 +1,92 @@
+"""The main job, as a user does it: the embedded model on the recordings of ``examples/``, offline."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import soundfile
+
+from nemostream.cli.doctor import word_errors
+from nemostream.loading import embedded_bundle
+from tests.conftest import REPOSITORY
+
+from .conftest import Run
+
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*.flac"))
+LATENCIES = ("80", "160", "320", "560", "1120")
+
+pytestmark = pytest.mark.skipif(
+    not (embedded_bundle() / "manifest.json").is_file(), reason="the embedded model is not trained yet"
+)
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise AssertionError("the network was used")
+
+    monkeypatch.setattr(socket.socket, "connect", refused)
+
+
+def test_there_are_examples() -> None:
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_recognised(run: Run, example: Path) -> None:
+    result = run("transcribe", example)
+    assert (result.code, result.err) == (0, "")
+    spoken = example.with_suffix(".txt")
+    if spoken.exists():
+        assert word_errors(spoken.read_text(encoding="utf-8"), result.out) < 0.5
+
+
+def test_all_formats_of_all_examples(run: Run, tmp_path: Path) -> None:
+    assert run("transcribe", *EXAMPLES, "-f", "all", "-o", tmp_path).code == 0
+    assert len(list(tmp_path.iterdir())) == 5 * len(EXAMPLES)
+    for example in EXAMPLES:
+        content = json.loads((tmp_path / f"{example.stem}.json").read_text(encoding="utf-8"))
+        assert content["backend"] == "onnx"
+        assert content["duration"] == pytest.approx(soundfile.info(example).duration, abs=0.001)
+        words = content["words"]
+        assert all(word["start"] < word["end"] <= content["duration"] + 0.08 for word in words)
+        assert (tmp_path / f"{example.stem}.vtt").read_text(encoding="utf-8").startswith("WEBVTT\n")
+
+
+@pytest.mark.parametrize("latency", LATENCIES)
+def test_live_gives_the_tokens_of_the_file(
+    run: Run, stdin: Callable[[bytes], None], tmp_path: Path, latency: str
+) -> None:
+    samples, rate = soundfile.read(EXAMPLES[0], dtype="int16", frames=16000 * 8)
+    path = tmp_path / "a.wav"
+    soundfile.write(path, samples, rate)
+    stdin(samples.astype("<i2").tobytes())
+    live = json.loads(run("transcribe", "-", "--rate", rate, "--latency", latency, "-f", "json").out)
+    assert live == {
+        **json.loads(run("transcribe", path, "--latency", latency, "-f", "json").out),
+        "file": "-",
+    }
+
+
+def test_an_unknown_language_lists_the_valid_ones(run: Run) -> None:
+    result = run("transcribe", EXAMPLES[0], "--language", "xx-XX")
+    assert result.code == 6
+    assert "en" in result.errors[0]
+
+
+def test_inspect_and_models_show_it(run: Run) -> None:
+    inspected = run("inspect", "tiny")
+    assert inspected.code == 0
+    assert "graph encoder.onnx" in inspected.out
+    assert "NOT AS" not in inspected.out
+    assert str(embedded_bundle()) in run("models").out
+
+
+def test_the_doctor_is_content(run: Run) -> None:
+    result = run("doctor")
+    assert result.code == 0, result.out + result.err
+    assert "run onnx   works" in result.out
