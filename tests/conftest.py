@@ -21,7 +21,9 @@ def shared_dir() -> Path:
     if not folder.is_dir():
         if os.environ.get("NEMOSTREAM_REQUIRE_SHARED"):
             pytest.fail(f"{folder} is missing")
-        pytest.skip("needs the developers' shared folder with NeMo's golden tensors; a clone does not have it")
+        pytest.skip(
+            "needs the developers' shared folder with NeMo's golden tensors; a clone does not have it"
+        )
     return folder
 
 

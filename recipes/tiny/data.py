@@ -29,7 +29,9 @@ class Clip:
 class Corpora:
     """All corpora of a cache folder, drawn from with a weight each."""
 
-    def __init__(self, cache: Path, encode: object, weights: dict[str, float], languages: frozenset[str]) -> None:
+    def __init__(
+        self, cache: Path, encode: object, weights: dict[str, float], languages: frozenset[str]
+    ) -> None:
         self.mels: dict[str, NDArray[np.float16]] = {}
         self.clips: dict[str, list[Clip]] = {}
         for index in sorted(cache.glob("*.jsonl")):
@@ -52,9 +54,14 @@ class Corpora:
             for name, clips in self.clips.items()
         }
 
-    def draw(self, generator: random.Random, only: str | None, budget: int, longest: int) -> list[Clip]:
-        """Draw clips (of one corpus or all) of similar length, ``budget`` frames in all, none above ``longest``."""
-        names = [only] if only is not None else list(self.shares)
+    def draw(
+        self, generator: random.Random, only: tuple[str, ...] | None, budget: int, longest: int
+    ) -> list[Clip]:
+        """Draw clips of similar length, ``budget`` mel frames in all, none above ``longest``.
+
+        ``only`` names the corpora to draw from; None means all.
+        """
+        names = list(only or self.shares)
         pool = []
         total = 0
         while total < 8 * budget:
@@ -81,7 +88,7 @@ class Corpora:
 
 
 def augment(mel: Tensor, generator: random.Random) -> Tensor:
-    """Change tempo, voice, level, noise, echo, bandwidth; then hide parts (SpecAugment). [T, F] -> [T', F]."""
+    """Change tempo, voice, level, noise, echo, band; then hide parts (SpecAugment). [T, F] -> [T', F]."""
     mel = _stretch(mel, generator.uniform(0.85, 1.2), _vocal_tract(generator))
     bins = mel.shape[1]
     noise = torch.Generator().manual_seed(generator.getrandbits(48))
@@ -126,11 +133,15 @@ def _stretch(mel: Tensor, tempo: float, warp: float) -> Tensor:
     """Resample the time axis by ``tempo`` and the lower mel axis by ``warp``, by linear interpolation."""
     frames, bins = mel.shape
     length = max(16, round(frames / tempo))
-    mel = torch.nn.functional.interpolate(mel.t()[None], size=length, mode="linear", align_corners=False)[0].t()
+    mel = torch.nn.functional.interpolate(mel.t()[None], size=length, mode="linear", align_corners=False)[
+        0
+    ].t()
     position = torch.arange(bins, dtype=torch.float32)
     knee = bins * 0.8
     source = torch.where(
-        position < knee, position * warp, knee * warp + (position - knee) * (bins - 1 - knee * warp) / (bins - 1 - knee)
+        position < knee,
+        position * warp,
+        knee * warp + (position - knee) * (bins - 1 - knee * warp) / (bins - 1 - knee),
     ).clamp(0, bins - 1)
     low = source.floor().long().clamp(max=bins - 2)
     part = source - low
@@ -155,5 +166,7 @@ def collate(corpora: Corpora, clips: list[Clip], augmented: float, generator: ra
     mels = [torch.cat([torch.full((lead, mel.shape[1]), float(mel.min())), mel]) for mel in mels]
     lengths = torch.tensor([len(mel) for mel in mels])
     padded = torch.nn.utils.rnn.pad_sequence(mels, batch_first=True)
-    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(clip.tokens, dtype=torch.int64) for clip in clips], True)
+    tokens = torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(clip.tokens, dtype=torch.int64) for clip in clips], True
+    )
     return Batch(padded, lengths, tokens, torch.tensor([len(clip.tokens) for clip in clips]))

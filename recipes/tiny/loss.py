@@ -68,7 +68,16 @@ class _LatticeLoss(torch.autograd.Function):
             total = torch.logcumsumexp((leave + climb[:, t]).flip(1), dim=1).flip(1) - climb[:, t]
             backward[:, t] = total.clamp(min=_IMPOSSIBLE)
         ctx.save_for_backward(
-            logits, index, normaliser, forward, backward, blanks, emissions, frames, label_lengths, log_likelihood
+            logits,
+            index,
+            normaliser,
+            forward,
+            backward,
+            blanks,
+            emissions,
+            frames,
+            label_lengths,
+            log_likelihood,
         )
         ctx.blank = blank
         return -log_likelihood
@@ -77,7 +86,7 @@ class _LatticeLoss(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None, None]:  # type: ignore[no-untyped-def]
         logits, index, normaliser, forward, backward, *rest = ctx.saved_tensors
         blanks, emissions, frames, label_lengths, log_likelihood = rest
-        batch, time, width = blanks.shape
+        batch, time, _ = blanks.shape
         rows, last = torch.arange(batch), frames - 1
         after = torch.full_like(blanks, _IMPOSSIBLE)
         after[:, :-1] = backward[:, 1:]
@@ -86,7 +95,9 @@ class _LatticeLoss(torch.autograd.Function):
         reach = forward - log_likelihood[:, None, None]
         valid = (torch.arange(time) < frames[:, None])[:, :, None]
         blank_posterior = torch.exp((reach + blanks + after).clamp(max=0.0)) * valid
-        label_posterior = torch.exp((reach[:, :, :-1] + emissions + backward[:, :, 1:]).clamp(max=0.0)) * valid
+        label_posterior = (
+            torch.exp((reach[:, :, :-1] + emissions + backward[:, :, 1:]).clamp(max=0.0)) * valid
+        )
         blank_posterior = blank_posterior * grad[:, None, None]
         label_posterior = label_posterior * grad[:, None, None]
         occupancy = blank_posterior.clone()

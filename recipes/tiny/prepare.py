@@ -38,7 +38,9 @@ def clean_text(text: str) -> str | None:
     return None if not text or _UNSPEAKABLE.search(text) else text
 
 
-def join_digits(folder: Path, entries: list[dict[str, str]], seed: int = 0) -> Iterator[tuple[Float32, dict[str, str]]]:
+def join_digits(
+    folder: Path, entries: list[dict[str, str]], seed: int = 0
+) -> Iterator[tuple[Float32, dict[str, str]]]:
     """Join single digits of one speaker into strings of two to eight, with short pauses."""
     generator = random.Random(seed)
     by_speaker: dict[str, list[dict[str, str]]] = {}

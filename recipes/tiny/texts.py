@@ -40,86 +40,86 @@ _PLAIN = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "_": Non
 
 _SLOT_TEXT = {
     "name": "Anna|Ben|Carlos|Daniel|Emma|Fatima|Grace|Henry|Isabel|James|Kate|Liam|Maria|Noah|Olivia|Peter|"
-        "Rosa|Samuel|Tara|Victor|William|Yuki|Zoe|Alice|Brian|Chloe|David|Elena|George|Hannah|Ivan|Julia|"
-        "Kevin|Laura|Michael|Nora|Oscar|Paula|Quinn|Rachel|Steven|Thomas|Uma|Vera|Wendy|Xavier|Arthur|Bella|"
-        "Charles|Dorothy|Edward|Frank",
+    "Rosa|Samuel|Tara|Victor|William|Yuki|Zoe|Alice|Brian|Chloe|David|Elena|George|Hannah|Ivan|Julia|"
+    "Kevin|Laura|Michael|Nora|Oscar|Paula|Quinn|Rachel|Steven|Thomas|Uma|Vera|Wendy|Xavier|Arthur|Bella|"
+    "Charles|Dorothy|Edward|Frank",
     "surname": "Adams|Baker|Carter|Davis|Evans|Foster|Garcia|Harris|Irving|Jackson|Kelly|Lopez|Miller|"
-        "Nelson|Owens|Parker|Quigley|Roberts|Smith|Turner|Underwood|Vance|Walker|Young|Bennett|Cooper|"
-        "Fisher|Graham|Hughes|Jordan",
+    "Nelson|Owens|Parker|Quigley|Roberts|Smith|Turner|Underwood|Vance|Walker|Young|Bennett|Cooper|"
+    "Fisher|Graham|Hughes|Jordan",
     "city": "London|Paris|Boston|Chicago|Denver|Dublin|Berlin|Madrid|Rome|Toronto|Sydney|Seattle|Austin|"
-        "Vienna|Oslo|Lisbon|Tokyo|Cairo|Dallas|Miami|Portland|Atlanta|Houston|Geneva|Prague|Athens|Delhi|"
-        "Nairobi|Lima|Montreal",
+    "Vienna|Oslo|Lisbon|Tokyo|Cairo|Dallas|Miami|Portland|Atlanta|Houston|Geneva|Prague|Athens|Delhi|"
+    "Nairobi|Lima|Montreal",
     "day": "Monday|Tuesday|Wednesday|Thursday|Friday|Saturday|Sunday",
     "month": "January|February|March|April|May|June|July|August|September|October|November|December",
     "part": "morning|afternoon|evening|night",
     "when": "today|tomorrow|tonight|this <part>|next week|next <day>|on <day>|on <day> <part>|before <time>|"
-        "after lunch|at <time>|in <small> minutes|in an hour|later|right now|soon|every day|at the weekend|"
-        "in <month>|last <day>",
+    "after lunch|at <time>|in <small> minutes|in an hour|later|right now|soon|every day|at the weekend|"
+    "in <month>|last <day>",
     "room": "kitchen|bedroom|bathroom|living room|garage|hallway|office|garden|attic|basement|dining room|"
-        "cellar",
+    "cellar",
     "device": "light|lamp|fan|heater|television|radio|oven|dishwasher|washing machine|printer|speaker|"
-        "camera|alarm|coffee maker|thermostat|air conditioner|projector|computer|kettle|vacuum cleaner",
+    "camera|alarm|coffee maker|thermostat|air conditioner|projector|computer|kettle|vacuum cleaner",
     "color": "red|blue|green|yellow|black|white|brown|orange|purple|grey|pink|silver|golden|dark blue|"
-        "pale green",
+    "pale green",
     "thing": "book|chair|table|window|door|letter|picture|phone|bottle|ticket|key|bag|shirt|jacket|bicycle|"
-        "map|box|clock|basket|blanket|mirror|carpet|pencil|notebook|umbrella|wallet|hammer|ladder|bucket|"
-        "candle|guitar|drum|suitcase|battery|ring|coat|pillow|kettle|knife|plate|hat|glove|rope|wheel|"
-        "engine|boat|tent|camera|passport",
+    "map|box|clock|basket|blanket|mirror|carpet|pencil|notebook|umbrella|wallet|hammer|ladder|bucket|"
+    "candle|guitar|drum|suitcase|battery|ring|coat|pillow|kettle|knife|plate|hat|glove|rope|wheel|"
+    "engine|boat|tent|camera|passport",
     "food": "bread|cheese|rice|soup|salad|chicken|fish|pasta|pizza|butter|eggs|apples|oranges|tomatoes|"
-        "potatoes|onions|carrots|beans|mushrooms|bananas|grapes|chocolate|ice cream|honey|yogurt|peaches|"
-        "lemons|garlic|cake|toast",
+    "potatoes|onions|carrots|beans|mushrooms|bananas|grapes|chocolate|ice cream|honey|yogurt|peaches|"
+    "lemons|garlic|cake|toast",
     "animal": "dog|cat|horse|bird|rabbit|cow|sheep|fox|mouse|bear|duck|goat|lion|frog|owl|squirrel|turtle|"
-        "spider",
+    "spider",
     "adj": "old|new|small|large|heavy|light|broken|clean|dirty|cheap|expensive|beautiful|strange|quiet|loud|"
-        "warm|cold|empty|full|simple|difficult|bright|dark|soft|hard|round|narrow|wide|sharp|wet|dry|fresh|"
-        "wonderful|terrible",
+    "warm|cold|empty|full|simple|difficult|bright|dark|soft|hard|round|narrow|wide|sharp|wet|dry|fresh|"
+    "wonderful|terrible",
     "feeling": "happy|tired|hungry|angry|sad|surprised|nervous|proud|bored|worried|excited|thirsty|lonely|"
-        "ready|sorry",
+    "ready|sorry",
     "place": "station|airport|hospital|library|market|school|museum|hotel|park|beach|bank|church|bridge|"
-        "river|office|restaurant|theater|post office|bakery|pharmacy|supermarket|harbor|stadium|village|"
-        "farm|castle|factory|forest",
+    "river|office|restaurant|theater|post office|bakery|pharmacy|supermarket|harbor|stadium|village|"
+    "farm|castle|factory|forest",
     "job": "doctor|teacher|driver|farmer|nurse|lawyer|painter|engineer|baker|sailor|soldier|writer|singer|"
-        "waiter|student|judge|pilot|carpenter|gardener|plumber|cook|mechanic|dentist|policeman|scientist|"
-        "musician",
+    "waiter|student|judge|pilot|carpenter|gardener|plumber|cook|mechanic|dentist|policeman|scientist|"
+    "musician",
     "relative": "mother|father|sister|brother|uncle|aunt|cousin|grandmother|grandfather|son|daughter|"
-        "neighbor|friend",
+    "neighbor|friend",
     "who": "<name>|my <relative>|the <job>|your <relative>|our <relative>|the <adj> man|the woman|"
-        "the children|everyone|Mr. <surname>|Mrs. <surname>|Dr. <surname>|the boy|the girl|nobody|"
-        "<name> and <name>",
+    "the children|everyone|Mr. <surname>|Mrs. <surname>|Dr. <surname>|the boy|the girl|nobody|"
+    "<name> and <name>",
     "did": "opened|closed|found|lost|bought|sold|carried|dropped|painted|repaired|forgot|borrowed|cleaned|"
-        "moved|stole|wanted|saw|watched|needed|broke|hid|packed|brought|noticed|measured|ordered|returned|"
-        "touched|threw away",
+    "moved|stole|wanted|saw|watched|needed|broke|hid|packed|brought|noticed|measured|ordered|returned|"
+    "touched|threw away",
     "do": "open|close|find|buy|sell|carry|paint|repair|borrow|clean|move|bring|check|pack|keep|fix|wash|"
-        "hide|bring back",
+    "hide|bring back",
     "weather": "sunny|cloudy|rainy|windy|foggy|snowy|stormy|freezing|humid|mild|very hot|cool and dry",
     "music": "jazz|rock|classical music|folk songs|the blues|dance music|piano music|country music|opera|"
-        "my playlist",
+    "my playlist",
     "subject": "history|science|music|geography|chemistry|painting|politics|biology|physics|cooking|"
-        "swimming|poetry",
+    "swimming|poetry",
     "unit": "minutes|hours|days|weeks|months|years|miles|meters|feet|pounds|inches|kilometers|gallons|"
-        "degrees",
+    "degrees",
     "size": "small|medium|large|extra large|tiny|regular|big|eight ounce|twelve ounce|sixteen ounce|"
-        "twenty ounce|tall",
+    "twenty ounce|tall",
     "drink": "coffee|latte|cappuccino|espresso|mocha|Americano|flat white|macchiato|cold brew|black tea|"
-        "green tea|hot chocolate|iced tea|iced coffee|drip coffee|house coffee|chai latte|cortado|"
-        "iced latte|decaf|iced mocha|filter coffee",
+    "green tea|hot chocolate|iced tea|iced coffee|drip coffee|house coffee|chai latte|cortado|"
+    "iced latte|decaf|iced mocha|filter coffee",
     "milk": "whole milk|skim milk|oat milk|soy milk|almond milk|coconut milk|low fat milk|cream|"
-        "half and half|milk|foam",
+    "half and half|milk|foam",
     "roast": "light roast|medium roast|dark roast|French roast|blonde roast|house blend",
     "shot": "single shot|double shot|triple shot|one shot|extra shot",
     "sweet": "sugar|brown sugar|honey|sweetener|vanilla|vanilla syrup|caramel|hazelnut syrup|cinnamon|"
-        "chocolate syrup|maple syrup",
+    "chocolate syrup|maple syrup",
     "much": "a little|a bit of|a little bit of|some|a lot of|lots of|plenty of|extra|no|just a splash of|"
-        "a spoon of|a touch of",
+    "a spoon of|a touch of",
     "temp": "hot|extra hot|warm|iced|cold|not too hot|lukewarm|steaming hot",
     "snack": "croissant|blueberry muffin|bagel|cookie|brownie|slice of cake|cinnamon roll|sandwich|scone|"
-        "doughnut|banana",
+    "doughnut|banana",
     "cup": "<size> <drink>|<drink>|<roast> <drink>|<size> <roast> <drink>|<shot> <drink>|"
-        "<size> <shot> <drink>|<roast> <shot> <drink>|<size> <roast> <shot> <drink>|<temp> <drink>|"
-        "<size> <temp> <drink>|<size>, <roast> <drink>",
+    "<size> <shot> <drink>|<roast> <shot> <drink>|<size> <roast> <shot> <drink>|<temp> <drink>|"
+    "<size> <temp> <drink>|<size>, <roast> <drink>",
     "add": "<much> <milk>|<much> <sweet>|<much> <milk> and <much> <sweet>|<milk>|<sweet>|<milk> and <sweet>|"
-        "<much> <sweet> and <milk>|<small> sugars|no sugar|<much> <sweet> and no <milk>|<milk> on the side|"
-        "<much> ice",
+    "<much> <sweet> and <milk>|<small> sugars|no sugar|<much> <sweet> and no <milk>|<milk> on the side|"
+    "<much> ice",
     "small": "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty",
 }
 SLOTS = {name: fillers.split("|") for name, fillers in _SLOT_TEXT.items()}

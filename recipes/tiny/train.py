@@ -19,10 +19,10 @@ from pathlib import Path
 
 import sentencepiece
 import torch
-from data import Corpora, collate
 from loss import rnnt_loss
 from torch import Tensor, nn
 
+from data import Corpora, collate
 from nemostream.config import ModelConfig
 from nemostream.model.network import Network
 
@@ -36,7 +36,7 @@ class Schedule:
     """How training unfolds over the audio seen; hours are of audio."""
 
     total_hours: float
-    digit_hours: float = 2.0  # strings of digits alone: ten words are enough to find the alignment
+    stages: tuple[tuple[float, tuple[str, ...]], ...] = ()  # (until hours, the corpora to draw from)
     peak_rate: float = 1.2e-3
     warmup_hours: float = 2.0
     ctc_only_hours: float = 20.0
@@ -130,9 +130,9 @@ class Trainer:
         self.steps = 0
 
     def losses(self, corpora: Corpora) -> tuple[Tensor | None, Tensor, float]:
-        """RNN-T loss (None in the CTC phase), CTC loss, both per token, and the hours of audio in the batch."""
+        """RNN-T loss (None in the CTC phase) and CTC loss, both per token, and the hours of audio."""
         longest = int(self.schedule.longest_seconds(self.hours) * 100)
-        only = "digits" if self.hours < self.schedule.digit_hours else None
+        only = next((names for until, names in self.schedule.stages if self.hours < until), None)
         clips = corpora.draw(self.random, only, int(self.schedule.batch(self.hours) * 100), longest)
         batch = collate(corpora, clips, self.schedule.augmentation(self.hours), self.random)
         att_context_size = self.random.choice(self.config.att_context_sizes)
@@ -180,10 +180,17 @@ class Trainer:
         with torch.no_grad():  # the blank row is the predictor's start and must stay zero
             self.network.decoder.embedding.weight[self.config.blank_id] = 0.0
             keep = min(0.9995, (1 + self.steps) / (10 + self.steps))
-            torch._foreach_lerp_(list(self.average.values()), list(self.network.state_dict().values()), 1 - keep)
+            torch._foreach_lerp_(
+                list(self.average.values()), list(self.network.state_dict().values()), 1 - keep
+            )
         self.hours += hours
         self.steps += 1
-        return {"ctc": ctc.item(), "rnnt": math.nan if rnnt is None else rnnt.item(), "norm": norm.item(), "rate": rate}
+        return {
+            "ctc": ctc.item(),
+            "rnnt": math.nan if rnnt is None else rnnt.item(),
+            "norm": norm.item(),
+            "rate": rate,
+        }
 
     def state_dict(self) -> dict[str, object]:
         """All that is needed to go on as if nothing had happened."""
@@ -229,6 +236,14 @@ def main() -> None:
     parser.add_argument("--ctc-only-hours", type=float, default=20.0)
     parser.add_argument("--batch-seconds", type=float, default=60.0)
     parser.add_argument("--peak-rate", type=float, default=1.2e-3)
+    parser.add_argument(
+        "--stage",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar=("UNTIL_HOURS", "CORPUS"),
+        help="few words first: draw only from these corpora until so many hours; may be repeated",
+    )
     parser.add_argument("--save-minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -237,6 +252,7 @@ def main() -> None:
     tokenizer = train_tokenizer(arguments.cache, arguments.out / "tokenizer.model", arguments.vocab_size)
     schedule = Schedule(
         arguments.audio_hours,
+        stages=tuple((float(until), tuple(names)) for until, *names in arguments.stage),
         peak_rate=arguments.peak_rate,
         ctc_only_hours=arguments.ctc_only_hours,
         batch_seconds=arguments.batch_seconds,

@@ -1,15 +1,15 @@
 """Streaming speech recognition with NVIDIA's Nemotron models.
 
-    import nemostream
+import nemostream
 
-    model = nemostream.load()
-    print(model.transcribe("speech.wav").text)
+model = nemostream.load()
+print(model.transcribe("speech.wav").text)
 
-    with model.stream(latency=320, sample_rate=8000, encoding="mulaw") as session:
-        for packet in packets:
-            for event in session.feed(packet):
-                print(event.text, end="")
-        session.finish()
+with model.stream(latency=320, sample_rate=8000, encoding="mulaw") as session:
+    for packet in packets:
+        for event in session.feed(packet):
+            print(event.text, end="")
+    session.finish()
 """
 
 from __future__ import annotations

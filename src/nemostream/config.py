@@ -206,7 +206,9 @@ class ModelConfig:
             if spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING
         }
         if unknown := set(values) - set(known):
-            raise ConfigError(f"Unknown configuration key {sorted(unknown)[0]!r}; was it made by a newer version?")
+            raise ConfigError(
+                f"Unknown configuration key {sorted(unknown)[0]!r}; was it made by a newer version?"
+            )
         if missing := required - set(values):
             raise ConfigError(f"The configuration lacks {sorted(missing)[0]!r}.")
         copy = dict(values)
@@ -344,14 +346,18 @@ def check_att_context(left: int, right: int) -> None:
 def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     section = values.get(name)
     if not isinstance(section, Mapping):
-        raise ConfigError(f"The model configuration has no section {name!r}; is it a Nemotron streaming model?")
+        raise ConfigError(
+            f"The model configuration has no section {name!r}; is it a Nemotron streaming model?"
+        )
     return section
 
 
 def _expect(section: Mapping[str, Any], key: str, value: object) -> None:
     found = section.get(key)
     if found != value:
-        raise ConfigError(f"The model has {key} = {found!r}; this family has {value!r}, so it cannot be loaded.")
+        raise ConfigError(
+            f"The model has {key} = {found!r}; this family has {value!r}, so it cannot be loaded."
+        )
 
 
 def _nemo_max_symbols(yaml: Mapping[str, Any]) -> int:

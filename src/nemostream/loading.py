@@ -16,8 +16,13 @@ BACKENDS: tuple[Backend, ...] = ("onnx", "torch")
 
 
 def embedded_bundle() -> Path:
-    """Folder of the model that ships inside the package."""
+    """Folder of the ONNX bundle that ships inside the package."""
     return Path(str(files("nemostream") / "assets" / EMBEDDED_MODEL))
+
+
+def embedded_checkpoint() -> Path:
+    """Hugging Face folder with the same weights, for the other runtimes and for conversion."""
+    return embedded_bundle() / "checkpoint"
 
 
 def load(
@@ -44,10 +49,14 @@ def load(
     if backend is not None and backend not in BACKENDS:
         raise BackendError(f"Unknown backend {backend!r}; the valid ones are: {', '.join(BACKENDS)}.")
     bundle = embedded_bundle() if str(model) == EMBEDDED_MODEL else Path(model)
+    if str(model) == EMBEDDED_MODEL and backend == "torch":
+        return Model(_checkpoint_runtime(embedded_checkpoint(), threads, revision=None))
     if (bundle / "manifest.json").is_file():
         return Model(_bundle_runtime(bundle, backend, threads))
     if str(model) == EMBEDDED_MODEL:
-        raise CheckpointError("The embedded model is missing from this installation; install nemostream again.")
+        raise CheckpointError(
+            "The embedded model is missing from this installation; install nemostream again."
+        )
     if backend == "onnx":
         raise BackendError(
             f"{model} is a checkpoint, not an ONNX bundle; make one with "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -81,6 +82,30 @@ def test_interruption_is_code_130_without_traceback(run: Run, monkeypatch: pytes
     monkeypatch.setattr("nemostream.loading.load", interrupted)
     result = run("transcribe", "a.wav")
     assert (result.code, result.out, result.err) == (130, "", "")
+
+
+def test_interrupting_a_live_stream(model_folder: Path) -> None:
+    command = [*COMMAND, "transcribe", "--model", str(model_folder), "-", "--rate", "16000", "--verbose"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdin is not None
+    for _ in range(20):  # more than a pipe holds, so that it is certainly reading
+        process.stdin.write(bytes(32_000))
+    process.stdin.flush()
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=120)
+    assert (process.returncode, error) == (130, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_behind_standard_output(model_folder: Path, audio: Path) -> None:
+    command = [*COMMAND, "transcribe", "--model", str(model_folder), str(audio)]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False
+        )
+    assert done.returncode == 1
+    assert "Standard output cannot be written (No space left on device)" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_fault_of_the_program_is_one_line_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

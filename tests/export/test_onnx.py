@@ -195,10 +195,13 @@ def test_large_weights_go_to_a_data_file_that_a_later_export_removes(
     assert read_manifest(tmp_path).weights == "fp32"
 
 
-def test_export_leaves_the_network_as_it_was() -> None:
+def test_export_leaves_the_network_as_it_was(tmp_path: Path) -> None:
     network = small_network(small_config())
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     half_precision_weights(network)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+    export_onnx(network.train(), Tokenizer(PIECES), tmp_path, source="random")
+    assert network.training
     assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
 
 
@@ -206,7 +209,7 @@ def test_arguments_that_make_no_sense(tmp_path: Path) -> None:
     network, tokenizer = random_network(True), Tokenizer(PIECES)
     with pytest.raises(BackendError, match="max_frames is 13"):
         export_onnx(network, tokenizer, tmp_path, source="random", max_frames=13)
-    with pytest.raises(BackendError, match="fp32 or fp16"):
+    with pytest.raises(BackendError, match="use one of fp32, fp16"):
         export_onnx(network, tokenizer, tmp_path, source="random", weights="int3")  # type: ignore[arg-type]
     large = small_network(small_config())
     large.encoder_projector.weight[0, 0] = 1e5

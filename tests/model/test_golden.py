@@ -25,7 +25,12 @@ Golden = tuple[str, Network, dict[str, torch.Tensor], dict[str, object]]
 def reference(request: pytest.FixtureRequest, golden: Path) -> Golden:
     name = request.param
     network = load_network(load_checkpoint(golden / f"{name}.nemo"))
-    return name, network, load_file(golden / f"{name}.safetensors"), json.loads((golden / f"{name}.json").read_text())
+    return (
+        name,
+        network,
+        load_file(golden / f"{name}.safetensors"),
+        json.loads((golden / f"{name}.json").read_text()),
+    )
 
 
 def features(tensors: dict[str, torch.Tensor], clip: str) -> torch.Tensor:
@@ -104,7 +109,10 @@ def test_uniform_streaming_and_caches(reference: Golden, clip: str) -> None:
                 assert (outputs[-1].T - tensors[f"{name}.encoded"][0]).abs().max() < TOLERANCE
                 for ours, theirs in zip(state, ("cache_last_channel", "cache_last_time"), strict=False):
                     assert (ours - tensors[f"{name}.{theirs}"]).abs().max() < TOLERANCE
-                assert state.cache_last_channel_len.tolist() == tensors[f"{name}.cache_last_channel_len"].tolist()
+                assert (
+                    state.cache_last_channel_len.tolist()
+                    == tensors[f"{name}.cache_last_channel_len"].tolist()
+                )
         whole, theirs = torch.cat(outputs).T, tensors[f"{key}.encoded"][0]
         # NeMo throws away a last window with fewer than 8 new mel frames
         assert whole.shape[1] - theirs.shape[1] in (0, 1)

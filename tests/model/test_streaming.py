@@ -88,7 +88,9 @@ def test_rows_with_different_contexts_and_clocks(network: Network) -> None:
     encoder = network.encoder
     mel = mel_of(400, 3)
     contexts = torch.tensor([[56, 3], [56, 0], [56, 1]])
-    alone = [stream(network, mel[row : row + 1], [249], tuple(contexts[row].tolist()), [1])[0] for row in range(3)]
+    alone = [
+        stream(network, mel[row : row + 1], [249], tuple(contexts[row].tolist()), [1])[0] for row in range(3)
+    ]
     state = encoder.initial_state(3, 56)
     # let row 0 run ahead by two calls while rows 1 and 2 have not begun
     rows = torch.nn.functional.pad(mel[:, :249], (0, 0, 7, 0))

@@ -12,7 +12,9 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
+import nemostream
 from nemostream.cli.messages import report_exception
+from nemostream.errors import BackendError
 
 EXIT_FAILED = 1
 WORST_WORD_ERRORS = 0.5  # of the bundled clip; far above what the model makes, far below a broken runtime
@@ -50,7 +52,7 @@ def add_parser(
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the report; return 0, or 1 if something that is installed does not work."""
-    print(f"nemostream {_version('nemostream') or 'not installed as a package'}")
+    print(f"nemostream {nemostream.__version__}")
     print(f"python     {platform.python_version()} on {platform.platform()}")
     print(f"processor  {_processor()}")
     print(f"threads    {_usable_cores()} usable of {os.cpu_count()}")
@@ -83,9 +85,6 @@ def _check_packages(verbose: bool) -> bool:
 
 def _check_runtime(backend: str, module: str, verbose: bool) -> bool:
     """Transcribe the clip that is in the package, and compare with what is said in it."""
-    import nemostream
-    from nemostream.errors import BackendError
-
     assets = Path(str(files("nemostream") / "assets"))
     clip, spoken = assets / "clip.flac", assets / "clip.txt"
     try:

@@ -68,7 +68,8 @@ class Output:
         """Write or print the result of the input number ``place``.
 
         Raises:
-            NemostreamError: if a file cannot be written.
+            NemostreamError: if a file, or standard output, cannot be written.
+            BrokenPipeError: if nobody reads standard output any more.
         """
         recognition = replace(recognition, file=_printable(recognition.file))
         if self.folder is None:
@@ -90,8 +91,13 @@ class Output:
             text = "\n"
         elif name == "txt" and len(self.stems) > 1:
             text = "".join(f"{recognition.file}: {line}\n" for line in text.splitlines())
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise NemostreamError(f"Standard output cannot be written ({error.strerror}).") from error
 
 
 def unique_stems(names: Sequence[str]) -> tuple[str, ...]:

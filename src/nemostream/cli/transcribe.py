@@ -141,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
         except BrokenPipeError:
             raise
         except Exception as error:
-            report_exception(error, arguments.verbose, about=name)
+            report_exception(error, arguments.verbose, about="standard input" if name == STDIN else name)
             code = error.exit_code if isinstance(error, NemostreamError) else NemostreamError.exit_code
             first_code = first_code or code
     return first_code

@@ -94,6 +94,8 @@ class GreedyDecoder:
         new = [row for row, hypothesis in enumerate(hypotheses) if hypothesis.predicted is None]
         if new:
             start = np.full(len(new), self._blank, np.int64)
-            for row, value in zip(new, self._runtime.predict([slots[row] for row in new], start), strict=True):
+            for row, value in zip(
+                new, self._runtime.predict([slots[row] for row in new], start), strict=True
+            ):
                 hypotheses[row].predicted = value
-        return np.stack([hypothesis.predicted for hypothesis in hypotheses])  # type: ignore[arg-type]
+        return np.stack([h.predicted for h in hypotheses if h.predicted is not None])

@@ -140,14 +140,17 @@ class Model:
         if chunks_per_call is None:
             limit = min(self.engine.runtime.max_frames or FRAMES_PER_FILE_CALL, FRAMES_PER_FILE_CALL)
             chunks_per_call = max(1, limit // (context[1] + 1))
-        with _Recording.open(source, sample_rate) as recording, self.stream(
-            language,
-            att_context_size=context,
-            sample_rate=recording.sample_rate,
-            num_channels=recording.num_channels,
-            channel=channels,
-            chunks_per_call=chunks_per_call,
-        ) as session:
+        with (
+            _Recording.open(source, sample_rate) as recording,
+            self.stream(
+                language,
+                att_context_size=context,
+                sample_rate=recording.sample_rate,
+                num_channels=recording.num_channels,
+                channel=channels,
+                chunks_per_call=chunks_per_call,
+            ) as session,
+        ):
             done = 0
             for block in recording.blocks:
                 session.feed(block)
@@ -178,8 +181,8 @@ class _Recording:
             samples = as_float32(source)
             samples = samples[:, None] if samples.ndim == 1 else samples
             size = round(_BLOCK_SECONDS * sample_rate)
-            blocks = (samples[start : start + size] for start in range(0, len(samples), size))
-            yield cls(blocks, sample_rate, samples.shape[1], len(samples) / sample_rate)
+            parts = (samples[start : start + size] for start in range(0, len(samples), size))
+            yield cls(parts, sample_rate, samples.shape[1], len(samples) / sample_rate)
             return
         with AudioFile(source) as file:
             blocks = file.blocks(round(_BLOCK_SECONDS * file.sample_rate))

@@ -1,6 +1,6 @@
 """`Session`: the seam above the engine. Audio of any kind goes in, events come out.
 
-    bytes -> PcmDecoder -> channel -> Resampler -> Stream -> Engine -> tokens -> Detokenizer -> Event
+bytes -> PcmDecoder -> channel -> Resampler -> Stream -> Engine -> tokens -> Detokenizer -> Event
 """
 
 from __future__ import annotations
@@ -139,7 +139,9 @@ class Session:
     def _mono(self, audio: bytes | bytearray | memoryview | NDArray[np.generic]) -> NDArray[np.float32]:
         if isinstance(audio, bytes | bytearray | memoryview):
             if self._decoder is None:
-                raise SessionError("Raw bytes need an encoding; pass encoding='s16le' (or another) to Model.stream().")
+                raise SessionError(
+                    "Raw bytes need an encoding; pass encoding='s16le' (or another) to Model.stream()."
+                )
             samples = self._decoder.decode(audio)
         else:
             samples = as_float32(audio)

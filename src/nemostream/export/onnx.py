@@ -9,7 +9,6 @@ computed then, so that every matrix product has a plain initialiser.
 from __future__ import annotations
 
 import copy
-import importlib
 import io
 import warnings
 from collections.abc import Mapping, Sequence
@@ -38,6 +37,7 @@ SINGLE_FILE_BYTES = 1 << 30  # larger graphs get a data file; protobuf itself en
 FP16_MAX = 65504.0
 _POSITIONAL = ("bias_u", "bias_v")  # matrices by shape, but added, not multiplied: they stay fp32
 _MATRIX_INPUTS = {"MatMul": (1,), "Gemm": (1,), "Conv": (1,), "Gather": (0,), "LSTM": (1, 2)}
+_PACKAGES = ("onnx", "onnx_ir", "onnxscript.optimizer")
 _NO_LIMIT = 1 << 62  # bytes of constants that the optimiser may fold
 
 Axes = dict[str, dict[int, str]]
@@ -78,7 +78,11 @@ def export_onnx(
         raise BackendError(
             f"Weights cannot be stored as {weights!r}; use one of {', '.join(get_args(Weights))}."
         )
-    network = (half_precision_weights(network) if weights == "fp16" else network).eval()
+    for package in _PACKAGES:
+        _package(package)
+    if weights == "fp16":
+        network = half_precision_weights(network)
+    training = network.training
     folder.mkdir(parents=True, exist_ok=True)
     _clear(folder)
     left = max(1, *(left for left, _ in config.att_context_sizes))
@@ -88,6 +92,7 @@ def export_onnx(
         written += _export_encoder(network, left, max_frames, folder, weights)
         written += _export_predictor(network, folder, weights)
         written += _export_joint(network, folder, weights)
+    network.train(training)
     return write_manifest(
         folder,
         config=config,
@@ -239,8 +244,7 @@ def _export(
     weights: Weights,
 ) -> list[str]:
     """Trace, put the weights in, simplify, write; return the names of the files that were written."""
-    ir = optional_module("onnx_ir", "export", "Exporting to ONNX")
-    optimizer = optional_module("onnxscript.optimizer", "export", "Exporting to ONNX")
+    onnx, ir, optimizer = (_package(name) for name in _PACKAGES)
     stream: Any = io.BytesIO()  # the annotations of torch know only the exporter that needs a path
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is deprecated, and that LSTMs may be of fixed batch size
@@ -256,9 +260,7 @@ def _export(
             export_params=False,
             do_constant_folding=False,
         )
-    model = ir.from_proto(
-        optional_module("onnx", "export", "Exporting to ONNX").load_from_string(stream.getvalue())
-    )
+    model = ir.from_proto(onnx.load_from_string(stream.getvalue()))
     _insert_weights(model, module.state_dict(), names, ir)
     _simplify(model, ir, optimizer)
     if weights == "fp16":
@@ -288,7 +290,7 @@ def _simplify(model: Any, ir: Any, optimizer: Any) -> None:
     onnxscript's whole ``optimize`` is left aside: its rewrite rules find nothing here and take minutes.
     """
     optimizer.fold_constants(model, input_size_limit=_NO_LIMIT, output_size_limit=_NO_LIMIT)
-    passes = importlib.import_module("onnx_ir.passes.common")
+    passes = _package("onnx_ir.passes.common")
     ir.passes.Sequential(
         passes.IdentityEliminationPass(),
         passes.RemoveUnusedNodesPass(),
@@ -322,3 +324,7 @@ def _clear(folder: Path) -> None:
     """Remove what an earlier export left, so that a bundle is never half old."""
     for name in (MANIFEST, TOKENS, *graphs.GRAPHS, *(graph + graphs.DATA_SUFFIX for graph in graphs.GRAPHS)):
         (folder / name).unlink(missing_ok=True)
+
+
+def _package(name: str) -> Any:
+    return optional_module(name, "export", "Exporting to ONNX")

@@ -34,9 +34,7 @@ def mel_filterbank(num_mel_bins: int = 128) -> Float32:
     corner_mel = corner_hz / linear_hz
     top_mel = corner_mel + np.log(SAMPLE_RATE / 2 / corner_hz) / log_step
     mels = np.linspace(0.0, top_mel, num_mel_bins + 2)
-    edges = np.where(
-        mels < corner_mel, mels * linear_hz, corner_hz * np.exp(log_step * (mels - corner_mel))
-    )
+    edges = np.where(mels < corner_mel, mels * linear_hz, corner_hz * np.exp(log_step * (mels - corner_mel)))
     bins = np.linspace(0.0, SAMPLE_RATE / 2, FFT_SIZE // 2 + 1)
     low, centre, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
     triangle = np.minimum((bins - low) / (centre - low), (high - bins) / (high - centre))
@@ -53,7 +51,9 @@ def _sparse_filterbank(num_mel_bins: int) -> tuple[NDArray[np.intp], Float32, ND
     bits for a frame whatever number of frames is computed with it.
     """
     filters = mel_filterbank(num_mel_bins)
-    bins, weights, starts = [], [], []
+    bins: list[int] = []
+    weights: list[float] = []
+    starts: list[int] = []
     for band in filters:
         starts.append(len(bins))
         support = np.flatnonzero(band)

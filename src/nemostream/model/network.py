@@ -85,7 +85,7 @@ class Network(nn.Module):
 
     def fuse(self, encoded: Tensor, prompt_ids: Tensor) -> Tensor:
         """Apply the language prompt: [B, T, D], [B] -> [B, T, D]; the identity for a model without one."""
-        return self.prompt_projector(encoded, prompt_ids) if self.config.has_prompt else encoded  # type: ignore[no-any-return]
+        return self.prompt_projector(encoded, prompt_ids) if self.config.has_prompt else encoded
 
     def project(self, encoded: Tensor, prompt_ids: Tensor) -> Tensor:
         """Language prompt and projection to the joint: [B, T, D], [B] -> [B, T, J]."""

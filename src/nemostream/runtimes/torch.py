@@ -19,7 +19,9 @@ def load_network(checkpoint: Checkpoint) -> Network:
     """The network with a checkpoint's weights, in fp32, ready for inference."""
     with torch.device("meta"):
         network = Network(checkpoint.config)
-    weights = {name: torch.from_numpy(np.asarray(value)).float() for name, value in checkpoint.tensors.items()}
+    weights = {
+        name: torch.from_numpy(np.asarray(value)).float() for name, value in checkpoint.tensors.items()
+    }
     network.load_state_dict(weights, strict=True, assign=True)
     return network.eval().requires_grad_(False)
 
@@ -36,7 +38,7 @@ class TorchRuntime:
     """
 
     name = "torch"
-    max_frames = None
+    max_frames: int | None = None
 
     def __init__(
         self,
@@ -65,7 +67,8 @@ class TorchRuntime:
         fresh = self._initial_state(slots - self.slots)
         if self._arena:
             fresh = [
-                torch.cat([old, new], dim=dimension) for old, new, dimension in zip(self._arena, fresh, self._dimensions, strict=True)
+                torch.cat([old, new], dim=dimension)
+                for old, new, dimension in zip(self._arena, fresh, self._dimensions, strict=True)
             ]
         self._arena, self.slots = fresh, slots
 
@@ -98,11 +101,11 @@ class TorchRuntime:
 
     def joint(self, encoded: Float32, predicted: Float32) -> Int64:
         """See `nemostream.runtimes.protocol.Runtime.joint`."""
-        return self._logits(encoded, predicted).argmax(dim=2).cpu().numpy()  # type: ignore[no-any-return]
+        return self._logits(encoded, predicted).argmax(dim=2).cpu().numpy()
 
     def joint_logits(self, encoded: Float32, predicted: Float32) -> Float32:
         """See `nemostream.runtimes.protocol.Runtime.joint_logits`."""
-        return self._logits(encoded, predicted).cpu().numpy()  # type: ignore[no-any-return]
+        return self._logits(encoded, predicted).cpu().numpy()
 
     def _logits(self, encoded: Float32, predicted: Float32) -> Tensor:
         with torch.inference_mode():
@@ -113,7 +116,9 @@ class TorchRuntime:
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         encoder = self._network.encoder
         tables = self._position_tables(mel.shape[1] // 8)
-        encoded, frames, new = encoder(mel, lengths, EncoderState.from_tensors(tuple(state)), contexts, tables)
+        encoded, frames, new = encoder(
+            mel, lengths, EncoderState.from_tensors(tuple(state)), contexts, tables
+        )
         return encoded, frames, list(new.tensors())
 
     def _uniform(
@@ -142,7 +147,9 @@ class TorchRuntime:
 
     def _scatter(self, slots: list[int], part: slice, state: list[Tensor]) -> None:
         values = iter(state)
-        self._each(slots, part, lambda tensor, dimension, index: tensor.index_copy_(dimension, index, next(values)))
+        self._each(
+            slots, part, lambda tensor, dimension, index: tensor.index_copy_(dimension, index, next(values))
+        )
 
     def _each(
         self, slots: list[int], part: slice, act: Callable[[Tensor, int, Tensor], Tensor]
