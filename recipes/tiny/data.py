@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 FLOOR = math.log(2.0**-24)  # log-mel of digital silence
+LETTERS = " 'abcdefghijklmnopqrstuvwxyz"  # what the auxiliary CTC head spells; its blank is one more
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Clip:
     offset: int
     frames: int
     tokens: tuple[int, ...]
+    letters: tuple[int, ...]
 
 
 class Corpora:
@@ -41,7 +43,13 @@ class Corpora:
             with index.open(encoding="utf-8") as lines:
                 rows = [json.loads(line) for line in lines]
             clips = [
-                Clip(name, row["offset"], row["frames"], tuple(encode(row["text"])))  # type: ignore[operator]
+                Clip(
+                    name,
+                    row["offset"],
+                    row["frames"],
+                    tuple(encode(row["text"])),  # type: ignore[operator]
+                    tuple(LETTERS.index(letter) for letter in row["text"].lower() if letter in LETTERS),
+                )
                 for row in rows
                 if row["lang"] in languages
             ]
@@ -67,8 +75,7 @@ class Corpora:
         while total < 8 * budget:
             name = generator.choices(names, [self.shares[n] for n in names])[0]
             clip = generator.choice(self.clips[name])
-            # CTC needs a frame for every token
-            if clip.frames <= longest and len(clip.tokens) < clip.frames / 8.8:
+            if clip.frames <= longest:
                 pool.append(clip)
                 total += clip.frames
         pool.sort(key=lambda clip: clip.frames)
@@ -150,12 +157,14 @@ def _stretch(mel: Tensor, tempo: float, warp: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Batch:
-    """mel [B, T, F], mel_lengths [B], tokens [B, U] (padded with 0), token_lengths [B]."""
+    """mel [B, T, F], mel_lengths [B], tokens [B, U] and letters [B, W] (padded with 0) and their lengths."""
 
     mel: Tensor
     mel_lengths: Tensor
     tokens: Tensor
     token_lengths: Tensor
+    letters: Tensor
+    letter_lengths: Tensor
 
 
 def collate(corpora: Corpora, clips: list[Clip], augmented: float, generator: random.Random) -> Batch:
@@ -165,8 +174,14 @@ def collate(corpora: Corpora, clips: list[Clip], augmented: float, generator: ra
     lead = generator.randint(0, 24)  # speech does not begin at the same place in every chunk
     mels = [torch.cat([torch.full((lead, mel.shape[1]), float(mel.min())), mel]) for mel in mels]
     lengths = torch.tensor([len(mel) for mel in mels])
-    padded = torch.nn.utils.rnn.pad_sequence(mels, batch_first=True)
-    tokens = torch.nn.utils.rnn.pad_sequence(
-        [torch.tensor(clip.tokens, dtype=torch.int64) for clip in clips], True
+    return Batch(
+        torch.nn.utils.rnn.pad_sequence(mels, batch_first=True),
+        lengths,
+        *_padded([clip.tokens for clip in clips]),
+        *_padded([clip.letters for clip in clips]),
     )
-    return Batch(padded, lengths, tokens, torch.tensor([len(clip.tokens) for clip in clips]))
+
+
+def _padded(rows: list[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
+    tensors = [torch.tensor(row, dtype=torch.int64) for row in rows]
+    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True), torch.tensor([len(row) for row in rows])

@@ -12,7 +12,7 @@ import torch
 
 from nemostream.checkpoints.bundle import read_manifest
 from nemostream.errors import BackendError, CheckpointError
-from nemostream.export import onnx as export
+from nemostream.export import onnx_file
 from nemostream.export.onnx import export_onnx, half_precision_weights
 from nemostream.model.conformer import LayerPast
 from nemostream.model.network import Network
@@ -184,7 +184,7 @@ def test_large_weights_go_to_a_data_file_that_a_later_export_removes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = random_network(False)
-    monkeypatch.setattr(export, "SINGLE_FILE_BYTES", 100_000)
+    monkeypatch.setattr(onnx_file, "SINGLE_FILE_BYTES", 100_000)
     manifest = export_onnx(network, Tokenizer(PIECES), tmp_path, source="random")
     assert "encoder.onnx.data" in manifest.files
     assert "joint.onnx.data" not in manifest.files

@@ -49,3 +49,23 @@ def test_growing_moves_nothing_and_reset_clears() -> None:
     assert history.window(0).sum() == SERIES * 3 * WIDTH
     history.reset(0)
     assert not history.window(0).any()
+
+
+def test_batches_of_changing_size_equal_single_slots() -> None:
+    rng = np.random.default_rng(0)
+    batched, single = History(SERIES, 5, WIDTH, 4), History(SERIES, 5, WIDTH, 4)
+    batched.resize(4)
+    single.resize(4)
+    for _ in range(100):
+        slots = [int(slot) for slot in rng.permutation(4)[: rng.integers(1, 5)]]
+        new = rng.standard_normal((SERIES, len(slots), rng.integers(1, 9), WIDTH), dtype=np.float32)
+        places = batched.places(slots, new.shape[2])
+        places[...] = new
+        expected = np.stack([single.window(slot) for slot in slots], axis=1)
+        windows = batched.windows(slots)
+        assert np.array_equal(windows, expected)
+        assert not np.shares_memory(windows, places) or len(slots) == 1
+        assert all(series.flags.c_contiguous for series in (*windows, *places))
+        batched.keep(slots, places)
+        for row, slot in enumerate(slots):
+            single.append(slot, new[:, row])

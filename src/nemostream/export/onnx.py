@@ -1,46 +1,28 @@
-"""Export to ONNX: three graphs traced from the reference network, see `nemostream.runtimes.onnx_graphs`.
-
-The tracing (TorchScript-based) exporter is used, since it takes seconds where the ``torch.export``-based one
-takes minutes for 24 layers with dynamic shapes. It traces the structure alone; the weights are put in
-afterwards, which has no 2 GB limit, and what depends on weights alone (transposes, LSTM gate order) is
-computed then, so that every matrix product has a plain initialiser.
-"""
+"""Export to ONNX: the reference network as the three graphs of `nemostream.runtimes.onnx_graphs`."""
 
 from __future__ import annotations
 
 import copy
-import io
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nemostream.checkpoints.bundle import MANIFEST, TOKENS, Manifest
-from nemostream.checkpoints.files import optional_module
 from nemostream.config import SUBSAMPLING_FACTOR
 from nemostream.errors import BackendError, CheckpointError
 from nemostream.export.manifest import write_manifest
+from nemostream.export.onnx_file import Axes, Weights, check_packages, write_graph
 from nemostream.model.conformer import LayerPast
 from nemostream.model.network import Network
 from nemostream.model.subsampling import SubsamplingState
 from nemostream.runtimes import onnx_graphs as graphs
 from nemostream.text.tokenizer import Tokenizer
 
-Weights = Literal["fp32", "fp16"]
-
-OPSET = 18
-SINGLE_FILE_BYTES = 1 << 30  # larger graphs get a data file; protobuf itself ends at 2 GiB
 FP16_MAX = 65504.0
 _POSITIONAL = ("bias_u", "bias_v")  # matrices by shape, but added, not multiplied: they stay fp32
-_MATRIX_INPUTS = {"MatMul": (1,), "Gemm": (1,), "Conv": (1,), "Gather": (0,), "LSTM": (1, 2)}
-_PACKAGES = ("onnx", "onnx_ir", "onnxscript.optimizer")
-_NO_LIMIT = 1 << 62  # bytes of constants that the optimiser may fold
-
-Axes = dict[str, dict[int, str]]
 
 
 def export_onnx(
@@ -78,8 +60,7 @@ def export_onnx(
         raise BackendError(
             f"Weights cannot be stored as {weights!r}; use one of {', '.join(get_args(Weights))}."
         )
-    for package in _PACKAGES:
-        _package(package)
+    check_packages()
     if weights == "fp16":
         network = half_precision_weights(network)
     training = network.training
@@ -211,7 +192,7 @@ def _export_encoder(
         for name in graphs.layer_inputs(kind, layers):
             axes[name][1] = "past"
     step = _EncoderStep(network, left, max_frames)
-    return _export(step, tuple(inputs.values()), names, outputs, axes, folder / graphs.ENCODER, weights)
+    return write_graph(step, tuple(inputs.values()), names, outputs, axes, folder / graphs.ENCODER, weights)
 
 
 def _export_predictor(network: Network, folder: Path, weights: Weights) -> list[str]:
@@ -220,7 +201,7 @@ def _export_predictor(network: Network, folder: Path, weights: Weights) -> list[
     axes: Axes = {"tokens": {0: "batch"}, "predicted": {0: "batch"}}
     axes |= dict.fromkeys(("h", "c", "new_h", "new_c"), state)
     arguments = (torch.zeros(2, dtype=torch.int64), *network.initial_predictor_state(2))
-    return _export(
+    return write_graph(
         _PredictorStep(network), arguments, names, outputs, axes, folder / graphs.PREDICTOR, weights
     )
 
@@ -231,100 +212,10 @@ def _export_joint(network: Network, folder: Path, weights: Weights) -> list[str]
     axes: Axes = {"encoded": window, "predicted": {0: "batch"}, "tokens": window, "logits": window}
     width = network.config.joint_hidden_size
     arguments = (torch.zeros(2, 3, width), torch.zeros(2, width))
-    return _export(_JointStep(network), arguments, names, outputs, axes, folder / graphs.JOINT, weights)
-
-
-def _export(
-    module: nn.Module,
-    arguments: tuple[Any, ...],
-    names: list[str],
-    outputs: list[str],
-    axes: Axes,
-    path: Path,
-    weights: Weights,
-) -> list[str]:
-    """Trace, put the weights in, simplify, write; return the names of the files that were written."""
-    onnx, ir, optimizer = (_package(name) for name in _PACKAGES)
-    stream: Any = io.BytesIO()  # the annotations of torch know only the exporter that needs a path
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is deprecated, and that LSTMs may be of fixed batch size
-        torch.onnx.export(
-            module.eval(),
-            arguments,
-            stream,
-            dynamo=False,
-            opset_version=OPSET,
-            input_names=names,
-            output_names=outputs,
-            dynamic_axes=axes,
-            export_params=False,
-            do_constant_folding=False,
-        )
-    model = ir.from_proto(onnx.load_from_string(stream.getvalue()))
-    _insert_weights(model, module.state_dict(), names, ir)
-    _simplify(model, ir, optimizer)
-    if weights == "fp16":
-        _store_matrices_in_half(model.graph, ir)
-    size = sum(value.const_value.nbytes for value in model.graph.initializers.values())
-    data = path.name + graphs.DATA_SUFFIX if size > SINGLE_FILE_BYTES else None
-    ir.save(model, path, external_data=data)
-    return [path.name] if data is None else [path.name, data]
-
-
-def _insert_weights(model: Any, state: Mapping[str, Tensor], names: list[str], ir: Any) -> None:
-    """Turn the inputs that stand for weights into initialisers, and drop what else is not an input."""
-    graph = model.graph
-    for value in list(graph.inputs):
-        if value.name in names:
-            continue
-        graph.inputs.remove(value)
-        if value.name in state:
-            array = np.ascontiguousarray(state[value.name].numpy())
-            value.const_value = ir.tensor(array, name=value.name)
-            graph.register_initializer(value)
-
-
-def _simplify(model: Any, ir: Any, optimizer: Any) -> None:
-    """Compute what depends on constants alone, and compute nothing twice.
-
-    onnxscript's whole ``optimize`` is left aside: its rewrite rules find nothing here and take minutes.
-    """
-    optimizer.fold_constants(model, input_size_limit=_NO_LIMIT, output_size_limit=_NO_LIMIT)
-    passes = _package("onnx_ir.passes.common")
-    ir.passes.Sequential(
-        passes.IdentityEliminationPass(),
-        passes.RemoveUnusedNodesPass(),
-        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
-        passes.DeduplicateInitializersPass(),
-        passes.CommonSubexpressionEliminationPass(),
-        passes.RemoveUnusedNodesPass(),
-    )(model)
-
-
-def _store_matrices_in_half(graph: Any, ir: Any) -> None:
-    """Store the matrices in fp16, each with a Cast to fp32 that ONNX Runtime computes once, at load."""
-    for value in list(graph.initializers.values()):
-        tensor = value.const_value
-        uses = list(value.uses())
-        multiplied = all(use.idx in _MATRIX_INPUTS.get(use.node.op_type, ()) for use in uses)
-        if tensor.dtype != ir.DataType.FLOAT or len(tensor.shape) < 2 or not multiplied:
-            continue
-        half = ir.Value(name=f"{value.name}_fp16", const_value=ir.tensor(tensor.numpy().astype(np.float16)))
-        half.shape, half.dtype = value.shape, ir.DataType.FLOAT16
-        half.const_value.name = half.name
-        cast = ir.node("Cast", [half], {"to": int(ir.DataType.FLOAT)})
-        graph.initializers.pop(value.name)
-        graph.register_initializer(half)
-        for use in uses:
-            use.node.replace_input_with(use.idx, cast.outputs[0])
-        graph.insert_before(graph[0], cast)
+    return write_graph(_JointStep(network), arguments, names, outputs, axes, folder / graphs.JOINT, weights)
 
 
 def _clear(folder: Path) -> None:
     """Remove what an earlier export left, so that a bundle is never half old."""
     for name in (MANIFEST, TOKENS, *graphs.GRAPHS, *(graph + graphs.DATA_SUFFIX for graph in graphs.GRAPHS)):
         (folder / name).unlink(missing_ok=True)
-
-
-def _package(name: str) -> Any:
-    return optional_module(name, "export", "Exporting to ONNX")

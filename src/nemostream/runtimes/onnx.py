@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,8 +134,8 @@ class OnnxRuntime:
         outputs += zip(graphs.stem_outputs(), stem, strict=True)
         new = []
         for history, (old_names, new_names) in zip(self._histories, self._history_names, strict=True):
-            place = _place(history, slots, frames)  # before the window, which it may move
-            inputs += zip(old_names, _windows(history, slots), strict=True)
+            place = history.places(slots, frames)  # before the window, which it may move
+            inputs += zip(old_names, history.windows(slots), strict=True)
             outputs += zip(new_names, place, strict=True)
             new.append(place)
         self._run_encoder(inputs, outputs)
@@ -143,7 +143,7 @@ class OnnxRuntime:
             array[slots] = value
         self._frames[slots] += lengths
         for history, place in zip(self._histories, new, strict=True):
-            _keep(history, slots, place)
+            history.keep(slots, place)
         return encoded, lengths
 
     def predict(self, slots: list[int], tokens: Int64) -> Float32:
@@ -268,31 +268,6 @@ def _contiguous(array: Array, dtype: type[np.generic]) -> Array:
 def _rows(array: Float32, slots: list[int]) -> Float32:
     """Rows of an array [slots, ...]: a view of one, a copy of several."""
     return array[slots[0] : slots[0] + 1] if len(slots) == 1 else array[slots]
-
-
-def _windows(history: History, slots: list[int]) -> Iterable[Float32]:
-    """[B, room, width] of every series: views of one slot, copies of several."""
-    if len(slots) == 1:
-        return history.window(slots[0])[:, None]
-    windows = [history.window(slot) for slot in slots]
-    return np.stack(windows, axis=1)
-
-
-def _place(history: History, slots: list[int], frames: int) -> Float32:
-    """Memory [series, B, frames, width] for new frames; of one slot, if they fit, inside the history."""
-    if len(slots) == 1 and frames <= history.slack:
-        return history.reserve(slots[0], frames)[:, None]
-    series, _, width = history.window(slots[0]).shape
-    return np.empty((series, len(slots), frames, width), np.float32)
-
-
-def _keep(history: History, slots: list[int], new: Float32) -> None:
-    """Make new frames that lie in what `_place` gave part of the history."""
-    if len(slots) == 1 and new.shape[2] <= history.slack:
-        history.advance(slots[0], new.shape[2])
-        return
-    for row, slot in enumerate(slots):
-        history.append(slot, new[:, row])
 
 
 def _grow(array: NDArray[Any], more: int, axis: int) -> NDArray[Any]:
