@@ -39,7 +39,7 @@ class Schedule:
     total_hours: float
     stages: tuple[tuple[float, tuple[str, ...]], ...] = ()  # (until hours, the corpora to draw from)
     peak_rate: float = 1.2e-3
-    warmup_hours: float = 2.0
+    warmup_hours: float = 1.0
     ctc_only_hours: float = 20.0
     ctc_weight: float = 0.3
     batch_seconds: float = 60.0

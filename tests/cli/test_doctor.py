@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nemostream.cli.doctor import word_errors
+from nemostream.cli.doctor import words_in_common
 from nemostream.errors import BackendError
 
 from .conftest import Run
@@ -39,12 +39,12 @@ def hear(monkeypatch: pytest.MonkeyPatch, **texts: str | Exception) -> None:
 
 @pytest.mark.usefixtures("clip")
 def test_all_is_well(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    hear(monkeypatch, onnx="the quick BROWN fox", torch=BackendError("It cannot run this bundle."))
+    hear(monkeypatch, onnx="the quick BROWN fox", torch=SPOKEN)
     result = run("doctor")
     assert (result.code, result.err) == (0, "")
     assert "run onnx   works: " in result.out
-    assert "0% of the words wrong" in result.out
-    assert "run torch  installed; not tried: It cannot run this bundle." in result.out
+    assert "100% of the words as they should be" in result.out
+    assert "run torch  works: " in result.out
     for word in ("python ", "processor ", "threads ", "numpy ", "onnxruntime ", "coremltools missing"):
         assert word in result.out
 
@@ -73,8 +73,13 @@ def test_a_runtime_that_is_not_installed_is_no_failure(run: Run, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("recognized", "rate"),
-    [(SPOKEN, 0.0), ("the quick fox", 0.25), ("a quick brown fox jumps", 0.5), ("", 1.0)],
+    ("recognized", "least", "most"),
+    [
+        (SPOKEN.upper(), 1.0, 1.0),
+        ("the quick fox", 0.8, 0.9),
+        ("and now for something else", 0.0, 0.3),
+        ("", 0.0, 0.0),
+    ],
 )
-def test_word_errors(recognized: str, rate: float) -> None:
-    assert word_errors(SPOKEN, recognized) == rate
+def test_words_in_common(recognized: str, least: float, most: float) -> None:
+    assert least <= words_in_common(SPOKEN, recognized) <= most

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from nemostream.cli.doctor import word_errors
+from nemostream.cli.doctor import words_in_common
 from nemostream.loading import embedded_bundle
 from tests.conftest import REPOSITORY
 
@@ -42,7 +42,7 @@ def test_an_example_is_recognised(run: Run, example: Path) -> None:
     assert (result.code, result.err) == (0, "")
     spoken = example.with_suffix(".txt")
     if spoken.exists():
-        assert word_errors(spoken.read_text(encoding="utf-8"), result.out) < 0.5
+        assert words_in_common(spoken.read_text(encoding="utf-8"), result.out) > 0.6
 
 
 def test_all_formats_of_all_examples(run: Run, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import soundfile
 
+from tests.conftest import REPOSITORY
+
 from .conftest import Run
 
 LATENCY = {0: "80", 1: "160", 3: "320", 6: "560", 13: "1120"}
@@ -68,3 +70,12 @@ def test_an_onnx_bundle(run: Run, golden: Path, tmp_path: Path, model: str) -> N
         result = run(*_arguments(bundle, right), golden / "a0.wav")
         assert json.loads(result.out)["backend"] == "onnx"
         assert _heard(result.out) == _golden(golden, model, right, "a0")
+
+
+@pytest.mark.parametrize("right", [0, 3, 6, 13])
+def test_what_a_clone_can_check(run: Run, right: int) -> None:
+    """The same promise on the copy that is in the repository."""
+    folder = REPOSITORY / "tests" / "data" / "golden"
+    expected = json.loads((folder / "a0.json").read_text())[f"R{right}"]
+    result = run(*_arguments(folder / "multi.nemo", right), "--backend", "torch", folder / "a0.wav")
+    assert _heard(result.out) == list(zip(expected["tokens"], expected["frames"], strict=True))

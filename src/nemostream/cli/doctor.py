@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import platform
@@ -14,10 +15,9 @@ from pathlib import Path
 
 import nemostream
 from nemostream.cli.messages import report_exception
-from nemostream.errors import BackendError
 
 EXIT_FAILED = 1
-WORST_WORD_ERRORS = 0.5  # of the bundled clip; far above what the model makes, far below a broken runtime
+LEAST_AGREEMENT = 0.6  # with what is said in the clip; far above what a broken runtime gives
 
 _CORE = ("numpy", "onnxruntime", "soundfile", "soxr", "rich")
 _EXTRAS = {  # extra -> packages
@@ -95,34 +95,22 @@ def _check_runtime(backend: str, module: str, verbose: bool) -> bool:
         seconds = time.perf_counter() - started
         reference = spoken.read_text(encoding="utf-8")
     except Exception as error:  # whatever a broken runtime raises is what is looked for
-        if isinstance(error, BackendError) and backend != "onnx":
-            print(f"run {backend:6} installed; not tried: {error}")  # the embedded model is an ONNX bundle
-            return True
         print(f"run {backend:6} FAILS")
         report_exception(error, verbose, about=backend)
         return False
-    errors = word_errors(reference, transcript.text)
-    good = errors <= WORST_WORD_ERRORS
+    agreement = words_in_common(reference, transcript.text)
+    good = agreement >= LEAST_AGREEMENT
     verdict = "works" if good else "FAILS"
     print(
         f"run {backend:6} {verdict}: {transcript.duration:.1f} s of audio in {seconds:.2f} s with loading, "
-        f"{errors:.0%} of the words wrong: {transcript.text!r}"
+        f"{agreement:.0%} of the words as they should be: {transcript.text!r}"
     )
     return good
 
 
-def word_errors(reference: str, recognized: str) -> float:
-    """Return the word error rate, case and punctuation aside: edits per word of the reference."""
-    expected, found = _words(reference), _words(recognized)
-    row = list(range(len(found) + 1))  # edit distance of the empty reference to every prefix of found
-    for count, word in enumerate(expected, 1):
-        previous, row[0] = row[0], count
-        for index, other in enumerate(found, 1):
-            previous, row[index] = (
-                row[index],
-                min(row[index] + 1, row[index - 1] + 1, previous + (word != other)),
-            )
-    return row[-1] / max(len(expected), 1)
+def words_in_common(reference: str, recognized: str) -> float:
+    """Return how much two texts agree in their words and their order, 0 to 1, case and punctuation aside."""
+    return difflib.SequenceMatcher(None, _words(reference), _words(recognized), autojunk=False).ratio()
 
 
 def _words(text: str) -> list[str]:
