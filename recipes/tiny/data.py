@@ -11,21 +11,26 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from phones import PAUSE, PHONES
 from torch import Tensor
 
+PHONE_IDS = {phone: number for number, phone in enumerate(PHONES)} | {PAUSE: -1}
 FLOOR = math.log(2.0**-24)  # log-mel of digital silence
-LETTERS = " 'abcdefghijklmnopqrstuvwxyz"  # what the auxiliary CTC head spells; its blank is one more
 
 
 @dataclass(frozen=True)
 class Clip:
-    """One utterance: where its mel frames lie, and its token ids."""
+    """One utterance: where its mel frames lie, its token ids, its phones.
+
+    With times (``ends``, in mel frames) the phones include pauses, as -1; without, ``ends`` is empty.
+    """
 
     corpus: str
     offset: int
     frames: int
     tokens: tuple[int, ...]
-    letters: tuple[int, ...]
+    phones: tuple[int, ...]
+    ends: tuple[int, ...]
 
 
 class Corpora:
@@ -48,7 +53,8 @@ class Corpora:
                     row["offset"],
                     row["frames"],
                     tuple(encode(row["text"])),  # type: ignore[operator]
-                    tuple(LETTERS.index(letter) for letter in row["text"].lower() if letter in LETTERS),
+                    tuple(PHONE_IDS[phone] for phone in row["phones"].split()),
+                    tuple(row.get("ends", ())),
                 )
                 for row in rows
                 if row["lang"] in languages
@@ -157,14 +163,18 @@ def _stretch(mel: Tensor, tempo: float, warp: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Batch:
-    """mel [B, T, F], mel_lengths [B], tokens [B, U] and letters [B, W] (padded with 0) and their lengths."""
+    """mel [B, T, F], tokens [B, U] and phones [B, W] (padded with 0) and their lengths.
+
+    ``aligned`` [B, T] is the phone that is spoken in every mel frame, -1 in silence and where it is unknown.
+    """
 
     mel: Tensor
     mel_lengths: Tensor
     tokens: Tensor
     token_lengths: Tensor
-    letters: Tensor
-    letter_lengths: Tensor
+    phones: Tensor
+    phone_lengths: Tensor
+    aligned: Tensor
 
 
 def collate(corpora: Corpora, clips: list[Clip], augmented: float, generator: random.Random) -> Batch:
@@ -178,10 +188,27 @@ def collate(corpora: Corpora, clips: list[Clip], augmented: float, generator: ra
         torch.nn.utils.rnn.pad_sequence(mels, batch_first=True),
         lengths,
         *_padded([clip.tokens for clip in clips]),
-        *_padded([clip.letters for clip in clips]),
+        *_padded([tuple(phone for phone in clip.phones if phone >= 0) for clip in clips]),
+        torch.nn.utils.rnn.pad_sequence(
+            [align(clip, lead, len(mel)) for mel, clip in zip(mels, clips, strict=True)],
+            batch_first=True,
+            padding_value=-1,
+        ),
     )
+
+
+def align(clip: Clip, lead: int, frames: int) -> Tensor:
+    """The phone of every mel frame [frames] of a clip that was stretched and put behind ``lead`` frames."""
+    if not clip.ends:
+        return torch.full((frames,), -1)
+    time = (torch.arange(frames) - lead) * clip.frames / (frames - lead)
+    index = torch.searchsorted(torch.tensor(clip.ends, dtype=torch.float32), time, right=True)
+    phone = torch.tensor((*clip.phones, -1))[index.clamp(max=len(clip.phones))]
+    return torch.where(time >= 0, phone, -1)
 
 
 def _padded(rows: list[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
     tensors = [torch.tensor(row, dtype=torch.int64) for row in rows]
-    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True), torch.tensor([len(row) for row in rows])
+    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True), torch.tensor(
+        [len(row) for row in rows]
+    )

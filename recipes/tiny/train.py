@@ -1,4 +1,4 @@
-"""Train a small streaming model: letters by CTC first, then RNN-T beside it. Resumable; one core or a GPU.
+"""Train a small streaming model: phones first, then RNN-T. Resumable; one core or a GPU.
 
     python recipes/tiny/train.py --cache work/cache --out work/run --audio-hours 300
 
@@ -20,14 +20,15 @@ from pathlib import Path
 import sentencepiece
 import torch
 from loss import rnnt_loss
+from phones import PHONES
 from torch import Tensor, nn
 
-from data import LETTERS, Corpora, collate
+from data import Corpora, collate
 from nemostream.config import ModelConfig
 from nemostream.model.network import Network
 
 CORPUS_WEIGHTS = {"orders": 0.5, "digits": 0.35, "kathleen": 1.2}
-LETTERS_PER_FRAME = 4  # speech has more letters than an 80 ms frame could spell one by one
+PHONES_PER_FRAME = 4  # the auxiliary head's resolution: a phone can be much shorter than a frame
 LANGUAGE_TAG = "<en-US>"
 PROMPTS = {"en-US": 0, "en": 0, "auto": 101}
 
@@ -37,11 +38,12 @@ class Schedule:
     """How training unfolds over the audio seen; hours are of audio."""
 
     total_hours: float
-    stages: tuple[tuple[float, tuple[str, ...]], ...] = ()  # (until hours, the corpora to draw from)
     peak_rate: float = 1.2e-3
     warmup_hours: float = 1.0
-    ctc_only_hours: float = 20.0
-    ctc_weight: float = 0.3
+    aligned_hours: float = 2.0  # phones with times, from the corpus "flite"
+    phone_only_hours: float = 8.0
+    easy_hours: float = 20.0  # short clips, small batches, little augmentation
+    phone_weight: float = 0.3
     batch_seconds: float = 60.0
 
     def rate(self, hours: float) -> float:
@@ -52,15 +54,21 @@ class Schedule:
 
     def batch(self, hours: float) -> float:
         """Seconds of audio in a batch: half as many, so twice the updates, until the alignment is found."""
-        return self.batch_seconds / 2 if hours < self.ctc_only_hours else self.batch_seconds
+        return self.batch_seconds / 2 if hours < self.easy_hours else self.batch_seconds
 
     def augmentation(self, hours: float) -> float:
         """Share of clips to augment: few until the alignment is found."""
-        return 0.3 if hours < self.ctc_only_hours else 0.9
+        return 0.3 if hours < self.easy_hours else 0.9
+
+    def aligned(self, hours: float) -> float:
+        """Share of batches with times of phones: all, then some until the model aligns by itself."""
+        return 1.0 if hours < self.aligned_hours else 0.15 if hours < self.easy_hours else 0.0
 
     def longest_seconds(self, hours: float) -> float:
         """Short clips first."""
-        return 5.5 if hours < self.ctc_only_hours / 2 else 8.0 if hours < self.ctc_only_hours * 2 else 16.0
+        if hours < self.phone_only_hours * 1.5:
+            return 5.5
+        return 8.0 if hours < self.easy_hours * 0.75 else 16.0
 
 
 def tiny_config(vocab_size: int) -> ModelConfig:
@@ -105,11 +113,25 @@ def train_tokenizer(cache: Path, path: Path, vocab_size: int) -> sentencepiece.S
     return sentencepiece.SentencePieceProcessor(model_file=str(path))
 
 
+def aligned_loss(log_phones: Tensor, aligned: Tensor) -> Tensor:
+    """Cross entropy of the phones of mel frames [B, T], for log probabilities [B, slots, phones + 1].
+
+    Slot s of encoder frame k covers the mel frames 8 k - 8 + 2 s and the next: the frame sees no further.
+    Silence counts as the blank.
+    """
+    slots = nn.functional.pad(aligned, (8, 8), value=-1)[:, :: 8 // PHONES_PER_FRAME][
+        :, : log_phones.shape[1]
+    ]
+    slots = nn.functional.pad(slots, (0, log_phones.shape[1] - slots.shape[1]), value=-1)
+    target = torch.where(slots < 0, len(PHONES), slots)
+    return nn.functional.nll_loss(log_phones.flatten(0, 1), target.flatten())
+
+
 class CentredConvolution(nn.Module):
     """The stem's first convolution with its bias counted from the mean of log-mel frames.
 
-    Log-mels are far from zero (mean -12, spread 4), which makes for slow learning. The function is that of the
-    plain convolution whose weights `plain` returns, so nothing remains of this in the trained model.
+    Log-mels are far from zero (mean -12, spread 4), which makes for slow learning. The function is that of
+    the plain convolution whose weights `plain` returns, so nothing remains of this in the trained model.
     """
 
     MEAN, SPREAD = -12.0, 4.0
@@ -138,11 +160,13 @@ class Trainer:
         self.config, self.schedule = config, schedule
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.network = Network(config, dropout=0.1).to(self.device)
-        self.network.encoder.subsampling.conv_in = CentredConvolution(self.network.encoder.subsampling.conv_in)
+        self.network.encoder.subsampling.conv_in = CentredConvolution(
+            self.network.encoder.subsampling.conv_in
+        )
         # on a CPU the backward pass of depthwise convolutions is six times slower in bf16 than in fp32
         stem = self.network.encoder.subsampling.to(memory_format=torch.channels_last)
         stem.forward = torch.autocast(self.device.type, enabled=False)(stem.forward)
-        self.ctc_head = nn.Linear(config.hidden_size, LETTERS_PER_FRAME * (len(LETTERS) + 1)).to(self.device)
+        self.ctc_head = nn.Linear(config.hidden_size, PHONES_PER_FRAME * (len(PHONES) + 1)).to(self.device)
         decay, plain = [], []
         for parameter in (*self.network.parameters(), *self.ctc_head.parameters()):
             (decay if parameter.ndim >= 2 else plain).append(parameter)
@@ -157,9 +181,10 @@ class Trainer:
         self.steps = 0
 
     def losses(self, corpora: Corpora) -> tuple[Tensor | None, Tensor, float]:
-        """RNN-T loss per token (None in the CTC phase), CTC loss per letter, and the hours of audio."""
+        """RNN-T loss per token (None at first), phone loss (CTC or aligned), and the hours of audio."""
         longest = int(self.schedule.longest_seconds(self.hours) * 100)
-        only = next((names for until, names in self.schedule.stages if self.hours < until), None)
+        aligned = self.random.random() < self.schedule.aligned(self.hours)
+        only = ("flite",) if aligned else None
         clips = corpora.draw(self.random, only, int(self.schedule.batch(self.hours) * 100), longest)
         batch = collate(corpora, clips, self.schedule.augmentation(self.hours), self.random)
         att_context_size = self.random.choice(self.config.att_context_sizes)
@@ -169,9 +194,11 @@ class Trainer:
         tokens, token_lengths = batch.tokens.to(device), batch.token_lengths.to(device)
         with torch.autocast(device.type, torch.bfloat16):
             encoded, frames = self.network.encoder.encode_utterance(mel, mel_lengths, att_context_size)
-            ctc_logits = self.ctc_head(encoded).unflatten(2, (LETTERS_PER_FRAME, len(LETTERS) + 1)).flatten(1, 2)
+            ctc_logits = (
+                self.ctc_head(encoded).unflatten(2, (PHONES_PER_FRAME, len(PHONES) + 1)).flatten(1, 2)
+            )
             rnnt = None
-            if self.hours >= self.schedule.ctc_only_hours:
+            if self.hours >= self.schedule.phone_only_hours:
                 projected = self.network.project(encoded, prompt.to(device))
                 start = torch.full_like(tokens[:, :1], self.config.blank_id)
                 predicted, _ = self.network.decoder(
@@ -179,22 +206,26 @@ class Trainer:
                 )
                 logits = self.network.joint(projected[:, :, None], predicted[:, None])
                 rnnt = rnnt_loss(logits, tokens, frames, token_lengths, self.config.blank_id).sum()
-        ctc = nn.functional.ctc_loss(
-            torch.log_softmax(ctc_logits.float(), 2).transpose(0, 1),
-            batch.letters.to(device),
-            frames * LETTERS_PER_FRAME,
-            batch.letter_lengths.to(device),
-            blank=len(LETTERS),
-            reduction="sum",
-            zero_infinity=True,
-        )
-        ctc = ctc / batch.letter_lengths.sum()
-        return None if rnnt is None else rnnt / token_lengths.sum(), ctc, float(mel_lengths.sum()) / 360000
+        log_phones = torch.log_softmax(ctc_logits.float(), 2)
+        if aligned:
+            phone = aligned_loss(log_phones, batch.aligned.to(device))
+        else:
+            ctc = nn.functional.ctc_loss(
+                log_phones.transpose(0, 1),
+                batch.phones.to(device),
+                frames * PHONES_PER_FRAME,
+                batch.phone_lengths.to(device),
+                blank=len(PHONES),
+                reduction="sum",
+                zero_infinity=True,
+            )
+            phone = ctc / batch.phone_lengths.sum()
+        return None if rnnt is None else rnnt / token_lengths.sum(), phone, float(mel_lengths.sum()) / 360000
 
     def step(self, corpora: Corpora) -> dict[str, float]:
         """One update; returns what the log records."""
-        rnnt, ctc, hours = self.losses(corpora)
-        loss = ctc if rnnt is None else rnnt + self.schedule.ctc_weight * ctc
+        rnnt, phone, hours = self.losses(corpora)
+        loss = phone if rnnt is None else rnnt + self.schedule.phone_weight * phone
         rate = self.schedule.rate(self.hours)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -213,7 +244,7 @@ class Trainer:
         self.hours += hours
         self.steps += 1
         return {
-            "ctc": ctc.item(),
+            "phone": phone.item(),
             "rnnt": math.nan if rnnt is None else rnnt.item(),
             "norm": norm.item(),
             "rate": rate,
@@ -265,17 +296,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--audio-hours", type=float, required=True, help="audio to see, in hours")
     parser.add_argument("--vocab-size", type=int, default=256)
-    parser.add_argument("--ctc-only-hours", type=float, default=20.0)
+    parser.add_argument("--aligned-hours", type=float, default=2.0)
+    parser.add_argument("--phone-only-hours", type=float, default=8.0)
+    parser.add_argument("--easy-hours", type=float, default=20.0)
     parser.add_argument("--batch-seconds", type=float, default=60.0)
     parser.add_argument("--peak-rate", type=float, default=1.2e-3)
-    parser.add_argument(
-        "--stage",
-        nargs="+",
-        action="append",
-        default=[],
-        metavar=("UNTIL_HOURS", "CORPUS"),
-        help="few words first: draw only from these corpora until so many hours; may be repeated",
-    )
     parser.add_argument("--save-minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -284,9 +309,10 @@ def main() -> None:
     tokenizer = train_tokenizer(arguments.cache, arguments.out / "tokenizer.model", arguments.vocab_size)
     schedule = Schedule(
         arguments.audio_hours,
-        stages=tuple((float(until), tuple(names)) for until, *names in arguments.stage),
         peak_rate=arguments.peak_rate,
-        ctc_only_hours=arguments.ctc_only_hours,
+        aligned_hours=arguments.aligned_hours,
+        phone_only_hours=arguments.phone_only_hours,
+        easy_hours=arguments.easy_hours,
         batch_seconds=arguments.batch_seconds,
     )
     trainer = Trainer(tiny_config(tokenizer.get_piece_size()), schedule, arguments.seed)

@@ -1,0 +1,35 @@
+"""A stream that runs for long: flat memory, fixed state, and speech after silence is still heard."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nemostream.config import SAMPLE_RATE
+from nemostream.engine.model import Model
+from nemostream.runtimes.torch import TorchRuntime
+from tests.engine.test_session import speech, tokens_of
+from tests.models import small_checkpoint, small_config
+
+
+def resident_kilobytes() -> int:
+    with open("/proc/self/status", encoding="ascii") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+
+@pytest.mark.long
+def test_half_an_hour_of_silence_then_speech() -> None:
+    checkpoint = small_checkpoint(small_config())
+    checkpoint.tensors["joint.head.bias"][-1] += 1.0  # blank on silence, as a trained model has it
+    model = Model(TorchRuntime(checkpoint))
+    samples = speech(4.0)
+    silence = np.zeros(10 * SAMPLE_RATE, np.float32)
+    memory = []
+    with model.stream(latency=1120, chunks_per_call=8) as session:
+        for _ in range(180):
+            session.feed(silence)
+            memory.append(resident_kilobytes())
+        events = session.feed(samples) + session.finish()
+    assert max(memory[30:]) - memory[30] < 4000  # kB; what the allocator keeps varies by a few pages
+    heard = {token for token, _ in tokens_of(events)}
+    assert len(heard & {token.id for token in model.transcribe(samples, latency=1120).tokens}) >= 3
