@@ -9,6 +9,7 @@ numbers, so both give the same tokens.
 from __future__ import annotations
 
 import argparse
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,9 @@ def main() -> None:
     parser.add_argument("--bundle", type=Path, help="ONNX bundle to write as well")
     arguments = parser.parse_args()
     save_huggingface(averaged_checkpoint(arguments.run), arguments.checkpoint, "float16")
+    shutil.copy(
+        arguments.run / "tokenizer.model", arguments.checkpoint / "tokenizer.model"
+    )  # for fine-tuning
     if arguments.bundle is not None:
         checkpoint = load_checkpoint(arguments.checkpoint)
         export_onnx(

@@ -13,17 +13,21 @@ import argparse
 import json
 import math
 import random
+import shutil
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import sentencepiece
 import torch
 from loss import rnnt_loss
+from numpy.typing import NDArray
 from phones import PHONES
 from torch import Tensor, nn
 
 from data import Corpora, collate
+from nemostream.checkpoints import load_checkpoint
 from nemostream.config import ModelConfig
 from nemostream.model.network import Network
 
@@ -147,6 +151,10 @@ class CentredConvolution(nn.Module):
         weight = weight / self.SPREAD
         return weight, bias - self.MEAN * weight.sum(dim=(1, 2, 3))
 
+    def centred(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """The inverse of `plain`."""
+        return weight * self.SPREAD, bias + self.MEAN * weight.sum(dim=(1, 2, 3))
+
     def forward(self, x: Tensor) -> Tensor:
         """[B, 1, T, F] -> [B, C, T', F']."""
         return nn.functional.conv2d(x, *self.plain(self.weight, self.bias), stride=self.stride)
@@ -237,7 +245,7 @@ class Trainer:
             self.optimizer.step()
         with torch.no_grad():  # the blank row is the predictor's start and must stay zero
             self.network.decoder.embedding.weight[self.config.blank_id] = 0.0
-            keep = min(0.9995, (1 + self.steps) / (10 + self.steps))
+            keep = min(0.998, (1 + self.steps) / (10 + self.steps))
             torch._foreach_lerp_(
                 list(self.average.values()), list(self.network.state_dict().values()), 1 - keep
             )
@@ -249,6 +257,17 @@ class Trainer:
             "norm": norm.item(),
             "rate": rate,
         }
+
+    def start_from(self, weights: dict[str, NDArray[np.generic]]) -> None:
+        """Begin with the weights of a checkpoint of the same dimensions instead of random ones."""
+        centred = self.network.encoder.subsampling.conv_in
+        tensors = {name: torch.from_numpy(value).float() for name, value in weights.items()}
+        stem = "encoder.subsampling.conv_in."
+        tensors[stem + "weight"], tensors[stem + "bias"] = centred.centred(
+            tensors[stem + "weight"], tensors[stem + "bias"]
+        )
+        self.network.load_state_dict(tensors)
+        self.average = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
 
     def state_dict(self) -> dict[str, object]:
         """All that is needed to go on as if nothing had happened."""
@@ -295,6 +314,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True, help="folder that prepare.py wrote")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--audio-hours", type=float, required=True, help="audio to see, in hours")
+    parser.add_argument("--start-from", type=Path, help="checkpoint folder to fine-tune")
     parser.add_argument("--vocab-size", type=int, default=256)
     parser.add_argument("--aligned-hours", type=float, default=2.0)
     parser.add_argument("--phone-only-hours", type=float, default=8.0)
@@ -306,6 +326,8 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # two threads on a busy machine fall to a fraction of one
     arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.start_from is not None:
+        shutil.copy(arguments.start_from / "tokenizer.model", arguments.out / "tokenizer.model")
     tokenizer = train_tokenizer(arguments.cache, arguments.out / "tokenizer.model", arguments.vocab_size)
     schedule = Schedule(
         arguments.audio_hours,
@@ -318,6 +340,8 @@ def main() -> None:
     trainer = Trainer(tiny_config(tokenizer.get_piece_size()), schedule, arguments.seed)
     if (arguments.out / "state.pt").exists():
         trainer.load_state_dict(torch.load(arguments.out / "state.pt", weights_only=True))
+    elif arguments.start_from is not None:
+        trainer.start_from(load_checkpoint(arguments.start_from).tensors)
     tag = tokenizer.piece_to_id(LANGUAGE_TAG)
     corpora = Corpora(
         arguments.cache, lambda text: [*tokenizer.encode(text), tag], CORPUS_WEIGHTS, frozenset({"en"})

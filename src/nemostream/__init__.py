@@ -19,15 +19,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nemostream.config import ModelConfig
+    from nemostream.decoding.endpoint import Endpoint
     from nemostream.engine.model import Model
     from nemostream.engine.session import Session
     from nemostream.errors import NemostreamError
     from nemostream.loading import load
-    from nemostream.results import Event, Token, Transcript, Word
+    from nemostream.results import Alternative, Event, Token, Transcript, Utterance, Word
 
 __version__ = "0.1.0"
 
 _HOMES = {  # imported on first use, so that `import nemostream` costs nothing
+    "Alternative": "results",
+    "Endpoint": "decoding.endpoint",
     "Event": "results",
     "Model": "engine.model",
     "ModelConfig": "config",
@@ -35,11 +38,14 @@ _HOMES = {  # imported on first use, so that `import nemostream` costs nothing
     "Session": "engine.session",
     "Token": "results",
     "Transcript": "results",
+    "Utterance": "results",
     "Word": "results",
     "load": "loading",
 }
 
 __all__ = [
+    "Alternative",
+    "Endpoint",
     "Event",
     "Model",
     "ModelConfig",
@@ -47,6 +53,7 @@ __all__ = [
     "Session",
     "Token",
     "Transcript",
+    "Utterance",
     "Word",
     "load",
 ]

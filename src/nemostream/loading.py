@@ -20,6 +20,11 @@ def embedded_bundle() -> Path:
     return Path(str(files("nemostream") / "assets" / EMBEDDED_MODEL))
 
 
+def embedded_clip() -> Path:
+    """A recording that ships inside the package."""
+    return Path(str(files("nemostream") / "assets" / "clip.flac"))
+
+
 def embedded_checkpoint() -> Path:
     """Hugging Face folder with the same weights, for the other runtimes and for conversion."""
     return embedded_bundle() / "checkpoint"

@@ -15,11 +15,14 @@ class Token:
         id: token id.
         piece: its SentencePiece piece.
         frame: encoder frame on which it was emitted, counted from the start of the stream.
+        log_prob: natural logarithm of its probability, without what boosted phrases add; None if the stream
+            does not keep it.
     """
 
     id: int
     piece: str
     frame: int
+    log_prob: float | None = None
 
     @property
     def time(self) -> float:
@@ -29,11 +32,43 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word, with its punctuation, from ``start`` to ``end`` in seconds."""
+    """A word, with its punctuation, from ``start`` to ``end`` in seconds.
+
+    ``confidence`` is the geometric mean of its tokens' probabilities, or None if the stream does not keep
+    them.
+    """
 
     text: str
     start: float
     end: float
+    confidence: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """What was said between two pauses.
+
+    Attributes:
+        text: its text, as the stream's ``itn`` hook rewrote it if there is one.
+        start: seconds, of its first word.
+        end: seconds, of its last word.
+        language: that the model named in it, or else the one that the stream was told, or None.
+        words: its words, as they were recognised.
+    """
+
+    text: str
+    start: float
+    end: float
+    language: str | None
+    words: tuple[Word, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A whole text that a beam search found, and its score: a log-probability plus what phrases add."""
+
+    text: str
+    score: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +80,14 @@ class Event:
         tokens: the tokens emitted since the last event; language tags are among them.
         language: the language that the model named by now, such as "en-US", or None.
         final: True for the last event of a stream.
+        utterance: the utterance that ends with this event, if one does and the stream looks for them.
     """
 
     text: str
     tokens: tuple[Token, ...]
     language: str | None
     final: bool = False
+    utterance: Utterance | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +100,8 @@ class Transcript:
         duration: seconds of audio.
         tokens: every token with its encoder frame.
         words: every word with its times.
+        utterances: what was said between pauses, if the stream looked for them.
+        alternatives: what a beam search found, the best first, which is ``text``.
     """
 
     text: str
@@ -70,3 +109,5 @@ class Transcript:
     duration: float
     tokens: tuple[Token, ...]
     words: tuple[Word, ...]
+    utterances: tuple[Utterance, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()

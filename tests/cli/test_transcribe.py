@@ -11,6 +11,7 @@ import pytest
 import soundfile
 
 from nemostream.cli.outputs import unique_stems
+from tests.bundles import random_bundle
 
 from .conftest import RATE, Run, noise
 
@@ -181,3 +182,19 @@ def test_verbose_says_how_fast_it_was(transcribe: Run, audio: Path) -> None:
     result = transcribe(audio, "--verbose")
     assert "2.00 s of audio in " in result.err
     assert "att_context_size [56, 3]" in result.err
+
+
+def test_jobs_change_neither_order_nor_results_nor_errors(
+    run: Run, transcribe: Run, audio: Path, tmp_path: Path
+) -> None:
+    names = [audio]
+    for index in range(5):
+        names.append(tmp_path / f"n{index}.wav")
+        soundfile.write(names[-1], noise(3.0 - index / 2, seed=index), RATE)
+    names[3:3] = [tmp_path / "missing.wav"]
+    alone = transcribe(*names, "-f", "json")
+    together = transcribe(*names, "-f", "json", "--jobs", "3")
+    assert (together.code, together.out, together.err) == (alone.code, alone.out, alone.err)
+    assert (alone.code, len(alone.errors)) == (3, 1)
+    bundle = ("transcribe", "--model", random_bundle(True), *names, "-f", "json")
+    assert run(*bundle, "-j", "3").out == run(*bundle).out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from tests.models import small_checkpoint, small_config
 
 
 def resident_kilobytes() -> int:
-    with open("/proc/self/status", encoding="ascii") as lines:
+    with Path("/proc/self/status").open(encoding="ascii") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
 
 

@@ -12,7 +12,8 @@ import torch
 
 from nemostream.checkpoints.bundle import read_manifest
 from nemostream.errors import BackendError, CheckpointError
-from nemostream.export import onnx_file
+from nemostream.export import graph as graph_file
+from nemostream.export.linear import Weights, quantise_int4, quantise_int8
 from nemostream.export.onnx import export_onnx, half_precision_weights
 from nemostream.model.conformer import LayerPast
 from nemostream.model.network import Network
@@ -23,6 +24,7 @@ from tests.bundles import golden_bundle, random_bundle, random_network
 from tests.models import PIECES, small_config, small_network
 
 TOLERANCE = 1e-4
+FP16_TOLERANCE = 1e-2  # the past is fp16 as well, and is made of random numbers of order 1
 CONTEXTS = np.array([[56, 3], [56, 0], [56, 1], [28, 3], [4, 1]])
 
 
@@ -33,7 +35,7 @@ def session(folder: Path, graph: str) -> Any:
 
 
 def random_call(network: Network, batch: int, frames: int, past: int, seed: int) -> dict[str, Any]:
-    """Inputs of the encoder in the middle of streams, some of them at their start or end."""
+    """What the reference is given in the middle of streams, some of them at their start or end."""
     config, rng = network.config, np.random.default_rng(seed)
     state = network.encoder.initial_state(batch, past)
     normal = lambda like: rng.standard_normal(tuple(like.shape), dtype=np.float32)  # noqa: E731
@@ -50,6 +52,29 @@ def random_call(network: Network, batch: int, frames: int, past: int, seed: int)
     if config.has_prompt:
         call["prompt_ids"] = rng.integers(0, config.num_prompts, batch)
     return call
+
+
+def graph_call(network: Network, encoder: Any, call: dict[str, Any]) -> dict[str, Any]:
+    """The same for the graph: pasts become rows of a memory, in an order of no meaning."""
+    config, rng = network.config, np.random.default_rng(0)
+    types = {spec.name: spec.type for spec in encoder.get_inputs()}
+    batch, taps = len(call["frames"]), config.conv_kernel_size - 1
+    past = call[graphs.layer_inputs("keys", 1)[0]].shape[1]
+    orders = {"past_rows": (config.num_heads, past), "gated_rows": (1, taps)}
+    rows = {name: rng.permutation(batch * a * b).reshape(batch, a, b) for name, (a, b) in orders.items()}
+    given = dict(call) | rows
+    for kind in graphs.KINDS:
+        order = rows["gated_rows" if kind == "gated" else "past_rows"]
+        for name in graphs.layer_inputs(kind, config.num_layers):
+            memory = np.empty((order.size, given[name].shape[2] // order.shape[1]), np.float32)
+            memory[order] = split_heads(given[name], order.shape[1])
+            given[name] = memory.astype(np.float16 if "float16" in types[name] else np.float32)
+    return given
+
+
+def split_heads(frames: Any, parts: int) -> Any:
+    """[B, N, D] -> [B, parts, N, D / parts]."""
+    return frames.reshape(*frames.shape[:2], parts, -1).swapaxes(1, 2)
 
 
 def reference_call(network: Network, call: dict[str, Any]) -> dict[str, Any]:
@@ -74,7 +99,9 @@ def reference_call(network: Network, call: dict[str, Any]) -> dict[str, Any]:
     result |= dict(zip(graphs.stem_outputs(), stem, strict=True))
     for kind in graphs.KINDS:
         kept = [getattr(frames, kind) for frames in new]
-        result |= dict(zip(graphs.layer_outputs(kind, layers), kept, strict=True))
+        parts = 1 if kind == "gated" else network.config.num_heads
+        split = [split_heads(frames, parts) for frames in kept]
+        result |= dict(zip(graphs.layer_outputs(kind, layers), split, strict=True))
     return {name: tensor.detach().numpy() for name, tensor in result.items()}
 
 
@@ -83,7 +110,7 @@ def worst(network: Network, encoder: Any, batch: int, frames: int, past: int) ->
     call = random_call(network, batch, frames, past, seed=batch * 100 + frames)
     expected = reference_call(network, call)
     names = list(expected)
-    found = encoder.run(names, call)
+    found = encoder.run(names, graph_call(network, encoder, call))
     assert [array.shape for array in found] == [expected[name].shape for name in names]
     assert np.array_equal(found[names.index("lengths")], expected["lengths"])
     return max(float(np.abs(array - expected[name]).max()) for name, array in zip(names, found, strict=True))
@@ -141,8 +168,40 @@ def test_half_precision_bundle_equals_torch_with_rounded_weights(prompt: bool) -
     network = half_precision_weights(random_network(prompt))
     encoder = session(random_bundle(prompt, "fp16"), graphs.ENCODER)
     for batch, frames in ((1, 4), (5, 8)):
-        assert worst(network, encoder, batch, frames, past=56) < TOLERANCE
-    assert worst(random_network(prompt), encoder, 5, 8, past=56) > 1e-3  # the rounding is real
+        assert worst(network, encoder, batch, frames, past=56) < FP16_TOLERANCE
+
+
+@pytest.mark.parametrize(("weights", "most"), [("int8", 0.5), ("int4", 3.0)])
+def test_quantised_bundle_is_near_torch(weights: Weights, most: float) -> None:
+    """The largest of thousands of numbers of order 1; how good it is in words is in the manifest."""
+    network, encoder = random_network(True), session(random_bundle(True, weights), graphs.ENCODER)
+    for batch, frames in ((1, 4), (5, 8)):
+        assert worst(network, encoder, batch, frames, past=56) < most
+
+
+def test_quantised_rows_do_not_depend_on_each_other() -> None:
+    """ONNX Runtime's DynamicQuantizeLinear would give one scale to a batch."""
+    joint = session(random_bundle(True, "int8"), graphs.JOINT)
+    rng, width = np.random.default_rng(0), random_network(True).config.joint_hidden_size
+    encoded = rng.standard_normal((3, 4, width), dtype=np.float32)
+    predicted = rng.standard_normal((3, width), dtype=np.float32)
+    encoded[1] *= 1000
+    (together,) = joint.run(["logits"], {"encoded": encoded, "predicted": predicted})
+    (alone,) = joint.run(["logits"], {"encoded": encoded[:1], "predicted": predicted[:1]})
+    assert np.array_equal(together[:1], alone)
+
+
+def test_quantised_matrices_are_within_half_a_step() -> None:
+    matrix = np.random.default_rng(0).standard_normal((5, 64), dtype=np.float32)
+    matrix[2] = 0
+    values, scales = quantise_int8(matrix)
+    assert np.abs(values * scales[:, None] - matrix).max() <= scales.max() / 2 + 1e-6
+    pairs, scales = quantise_int4(matrix)
+    levels = np.stack([pairs & 15, pairs >> 4], axis=3).reshape(5, 2, 32).astype(np.int64)
+    error = np.abs((levels - 8) * scales[:, :, None] - matrix.reshape(5, 2, 32))
+    assert (
+        error <= np.abs(scales[:, :, None]) + 1e-6
+    ).all()  # level 8 does not exist, so 7.5 ... 8 becomes 7
 
 
 def initialisers(folder: Path, graph: str) -> tuple[Any, dict[str, Any]]:
@@ -151,40 +210,23 @@ def initialisers(folder: Path, graph: str) -> tuple[Any, dict[str, Any]]:
     return model.graph, {tensor.name: tensor for tensor in model.graph.initializer}
 
 
-def test_every_weight_of_a_product_is_a_plain_initialiser() -> None:
+@pytest.mark.parametrize("weights", ["fp16", "int8"])
+def test_small_weights_are_stored_small(weights: Weights) -> None:
+    """fp32 stay the position tables, which are sums, and in int8 what is excluded: stem and projection."""
+    float32 = 1  # onnx.TensorProto
     for graph_name in graphs.GRAPHS:
-        graph, weights = initialisers(random_bundle(True), graph_name)
-        operators = {node.op_type for node in graph.node}
-        assert not operators & {
-            "Sin",
-            "Cos",
-            "Identity",
-            "Constant",
-        }  # position tables are baked, all is folded
-        for node in graph.node:
-            if node.op_type == "Transpose":
-                assert node.input[0] not in weights
-
-
-def test_half_precision_stores_every_matrix_in_two_bytes() -> None:
-    float16, float32 = 10, 1  # onnx.TensorProto
-    for graph_name in graphs.GRAPHS:
-        graph, weights = initialisers(random_bundle(True, "fp16"), graph_name)
-        used = {name: node.op_type for node in graph.node for name in node.input if name in weights}
-        large = {
-            name: tensor for name, tensor in weights.items() if sum(side > 1 for side in tensor.dims) > 1
-        }
-        assert any(tensor.data_type == float16 for tensor in large.values())
-        for name, tensor in large.items():
-            if tensor.data_type == float32:  # position tables, and the biases u and v
-                assert used[name] in ("Slice", "Add"), name
+        graph, stored = initialisers(random_bundle(True, weights), graph_name)
+        used = {name: node.op_type for node in graph.node for name in node.input if name in stored}
+        for name, tensor in stored.items():
+            if sum(side > 1 for side in tensor.dims) > 1 and tensor.data_type == float32:
+                assert used[name] == "Slice", name
 
 
 def test_large_weights_go_to_a_data_file_that_a_later_export_removes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = random_network(False)
-    monkeypatch.setattr(onnx_file, "SINGLE_FILE_BYTES", 100_000)
+    monkeypatch.setattr(graph_file, "SINGLE_FILE_BYTES", 200_000)
     manifest = export_onnx(network, Tokenizer(PIECES), tmp_path, source="random")
     assert "encoder.onnx.data" in manifest.files
     assert "joint.onnx.data" not in manifest.files
@@ -209,9 +251,9 @@ def test_arguments_that_make_no_sense(tmp_path: Path) -> None:
     network, tokenizer = random_network(True), Tokenizer(PIECES)
     with pytest.raises(BackendError, match="max_frames is 13"):
         export_onnx(network, tokenizer, tmp_path, source="random", max_frames=13)
-    with pytest.raises(BackendError, match="use one of fp32, fp16"):
+    with pytest.raises(BackendError, match="use one of fp32, fp16, int8, int4"):
         export_onnx(network, tokenizer, tmp_path, source="random", weights="int3")  # type: ignore[arg-type]
     large = small_network(small_config())
     large.encoder_projector.weight[0, 0] = 1e5
-    with pytest.raises(CheckpointError, match=r"encoder_projector\.weight has a value of 100000"):
+    with pytest.raises(CheckpointError, match=r"encoder_projector has a value of 100000"):
         export_onnx(large, tokenizer, tmp_path, source="random", weights="fp16")

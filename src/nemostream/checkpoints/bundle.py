@@ -60,11 +60,12 @@ class Manifest:
         runtime: the runtime that the files are for, such as "onnx".
         framing: how mel frames are cut into calls, see `nemostream.framing`.
         max_frames: most encoder frames of one call; None without a limit.
-        weights: how they are stored, such as "fp32" or "fp16".
+        weights: how they are stored, such as "fp32" or "int8".
         source: path or hub id of the checkpoint that it was made from.
         source_revision: commit of that checkpoint on the hub, if it has one.
         nemostream: version of this package that made it.
         files: path inside the folder -> its identity; all files of the bundle but the manifest.
+        measured: what storing the weights so cost, see `nemostream.export.measure`; None if nobody looked.
         schema_version: of the manifest itself.
     """
 
@@ -77,6 +78,7 @@ class Manifest:
     source_revision: str | None
     nemostream: str
     files: Mapping[str, FileRecord]
+    measured: Mapping[str, Any] | None = None
     schema_version: int = SCHEMA_VERSION
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,6 +121,7 @@ class Manifest:
                 else _text(values["source_revision"]),
                 nemostream=_text(values["nemostream"]),
                 files={_file_name(name): _record(record) for name, record in values["files"].items()},
+                measured=_optional(_object, values.get("measured")),
                 schema_version=version,
             )
         except KeyError as error:
@@ -188,6 +191,12 @@ def _record(values: Mapping[str, Any]) -> FileRecord:
 
 def _optional(read: Callable[[object], _T], value: object) -> _T | None:
     return None if value is None else read(value)
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{value!r} stands where an object was expected")
+    return value
 
 
 def _text(value: object) -> str:

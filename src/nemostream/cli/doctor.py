@@ -27,6 +27,7 @@ _EXTRAS = {  # extra -> packages
     "mlx": ("mlx",),
     "serve": ("starlette", "uvicorn", "websockets"),
     "mic": ("sounddevice",),
+    "eval": ("jiwer", "matplotlib", "whisper-normalizer"),
     "av": ("av",),
     "hub": ("huggingface-hub",),
 }

@@ -52,6 +52,7 @@ def _inspect_bundle(folder: Path) -> None:
         "framing",
         "max_frames",
         "weights",
+        "measured",
         "source",
         "source_revision",
         "nemostream",

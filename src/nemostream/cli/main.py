@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import NoReturn, TextIO
 
 from nemostream import __version__
-from nemostream.cli import convert, doctor, inspect, models, transcribe
+from nemostream.cli import bench, convert, doctor, inspect, listen, models, transcribe, verify
+from nemostream.cli import eval as evaluation
 from nemostream.cli.messages import report_error, report_exception, report_warning
 from nemostream.errors import NemostreamError
 
@@ -22,7 +23,8 @@ EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 _EPILOG = """\
 exit codes: 0 all done; 1 another error; 2 wrong usage; 3 audio; 4 model files; 5 context or latency;
-6 language; 7 runtime; 130 interrupted. If several files fail, it is the code of the first.
+6 language; 7 runtime; 8 verify: they differ; 130 interrupted. If several files fail, it is the code of the
+first.
 """
 
 
@@ -48,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     volume.add_argument("-q", "--quiet", action="store_true", help="no progress and no warnings, only errors")
     volume.add_argument("-v", "--verbose", action="store_true", help="say more, and give tracebacks")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (transcribe, models, inspect, convert, doctor):
+    for command in (transcribe, listen, models, inspect, convert, verify, evaluation, bench, doctor):
         command.add_parser(commands, common)
     return parser
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
+import queue
 import sys
 import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +21,8 @@ if TYPE_CHECKING:
     from nemostream.engine.model import Model
     from nemostream.results import Transcript
     from nemostream.text.writers import Recognition
+
+    Results = Generator[tuple[str, Callable[[], Recognition]], None, None]
 
 STDIN = "-"
 LATENCIES = (80, 160, 320, 560, 1120)  # ms; of the published models
@@ -63,6 +70,14 @@ def add_parser(
     model.add_argument("--backend", choices=("onnx", "torch"), help="runtime; default: what fits the model")
     model.add_argument(
         "--threads", type=positive, metavar="N", help="CPU threads; default: the runtime's choice"
+    )
+    model.add_argument(
+        "-j",
+        "--jobs",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="files at a time, on one copy of the weights; the output stays in order; default: 1",
     )
     listening = parser.add_argument_group("recognition")
     listening.add_argument(
@@ -122,34 +137,74 @@ def run(arguments: argparse.Namespace) -> int:
     from nemostream.cli.outputs import Output
 
     output = Output.of(arguments)
+    threads = arguments.threads
+    if threads is None and arguments.jobs > 1:
+        threads = 1  # a file of its own keeps a core busier than a share of an operator does
     model = nemostream.load(
-        arguments.model, backend=arguments.backend, threads=arguments.threads, revision=arguments.revision
+        arguments.model, backend=arguments.backend, threads=threads, revision=arguments.revision
     )
     # what is wrong for every file is said once
     context = model.att_context(arguments.latency, arguments.att_context)
     model.config.prompt_id(arguments.language)
     first_code = 0
-    for place, name in enumerate(arguments.files):
-        try:
-            if name == STDIN:
-                from nemostream.cli.live import recognize_stdin
-
-                recognition = recognize_stdin(model, arguments, context, output.grows)
-            else:
-                recognition = _recognize_file(model, name, arguments, context)
-            output.write(recognition, place)
-        except BrokenPipeError:
-            raise
-        except Exception as error:
-            report_exception(error, arguments.verbose, about="standard input" if name == STDIN else name)
-            code = error.exit_code if isinstance(error, NemostreamError) else NemostreamError.exit_code
-            first_code = first_code or code
+    with contextlib.closing(_recognitions(model, arguments, context, output.grows)) as results:
+        for place, (name, result) in enumerate(results):
+            try:
+                output.write(result(), place)
+            except BrokenPipeError:
+                raise
+            except Exception as error:
+                about = "standard input" if name == STDIN else name
+                report_exception(error, arguments.verbose, about=about)
+                code = error.exit_code if isinstance(error, NemostreamError) else NemostreamError.exit_code
+                first_code = first_code or code
     return first_code
 
 
+def _recognitions(
+    model: Model, arguments: argparse.Namespace, context: tuple[int, int], grows: bool
+) -> Results:
+    """Every input in its order, with what gives its result or raises its error."""
+    jobs = min(arguments.jobs, len(arguments.files))
+    if STDIN in arguments.files:
+        from nemostream.cli.live import recognize_stdin
+
+        yield STDIN, lambda: recognize_stdin(model, arguments, context, grows)
+    elif jobs == 1:
+        for name in arguments.files:
+            yield name, functools.partial(_recognize_file, model, name, arguments, context)
+    else:
+        yield from _in_parallel(model, arguments, context, jobs)
+
+
+def _in_parallel(model: Model, arguments: argparse.Namespace, context: tuple[int, int], jobs: int) -> Results:
+    free: queue.SimpleQueue[Model] = queue.SimpleQueue()
+    for member in (model, *(model.sibling() for _ in range(jobs - 1))):
+        free.put(member)
+
+    def recognize(name: str) -> Recognition:
+        member = free.get()
+        try:
+            return _recognize_file(member, name, arguments, context, several=True)
+        finally:
+            free.put(member)
+
+    pool = ThreadPoolExecutor(jobs, "nemostream-file")
+    try:
+        for name, future in [(name, pool.submit(recognize, name)) for name in arguments.files]:
+            yield name, future.result
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def _recognize_file(
-    model: Model, name: str, arguments: argparse.Namespace, context: tuple[int, int]
+    model: Model,
+    name: str,
+    arguments: argparse.Namespace,
+    context: tuple[int, int],
+    several: bool = False,
 ) -> Recognition:
+    """One file; of ``several`` at a time none shows a progress bar, since they would share one line."""
     from nemostream.audio import AudioFile
     from nemostream.text.writers import Recognition
 
@@ -162,7 +217,7 @@ def _recognize_file(
     transcripts: list[Transcript] = []
     for channel in chosen:
         label = f"{name} [{channel}]" if split else name
-        with progress_bar(label, arguments.quiet) as progress:
+        with progress_bar(label, arguments.quiet or several) as progress:
             transcripts.append(
                 model.transcribe(
                     name,

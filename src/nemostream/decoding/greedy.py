@@ -8,7 +8,7 @@ textbook loop, 8 is the windowed decode of the CoreML port, None looks at all th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,10 +22,12 @@ class Hypothesis:
     Attributes:
         predicted: [J] output of the predictor after the last token, or None before the first call.
         frames: encoder frames decoded so far.
+        log_probs: log-probabilities of the tokens that the last call gave, from decoders that keep them.
     """
 
     predicted: Float32 | None = None
     frames: int = 0
+    log_probs: list[float] = field(default_factory=list)
 
 
 class GreedyDecoder:

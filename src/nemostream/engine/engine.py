@@ -8,7 +8,7 @@ import threading
 import numpy as np
 
 from nemostream.config import check_att_context
-from nemostream.decoding import GreedyDecoder
+from nemostream.decoding import Decoder, GreedyDecoder
 from nemostream.engine.stream import Stream
 from nemostream.errors import ContextError
 from nemostream.runtimes.protocol import Runtime
@@ -25,8 +25,13 @@ class Engine:
         self._free: list[int] = []
         self._lock = threading.Lock()
 
-    def open(self, prompt_id: int, att_context: tuple[int, int]) -> Stream:
+    def open(self, prompt_id: int, att_context: tuple[int, int], decoder: Decoder | None = None) -> Stream:
         """Begin a stream; the arena grows when no slot is free.
+
+        Args:
+            prompt_id: language slot.
+            att_context: (left, right) context in encoder frames.
+            decoder: of this stream alone, instead of the engine's.
 
         Raises:
             ContextError: if the context can't stream, or the runtime has no room for it.
@@ -49,7 +54,7 @@ class Engine:
                 self._grow()
             slot = heapq.heappop(self._free)
             runtime.reset(slot)
-        return Stream.begin(slot, prompt_id, att_context, runtime.config, runtime.framing)
+        return Stream.begin(slot, prompt_id, att_context, runtime.config, runtime.framing, decoder)
 
     def close(self, stream: Stream) -> None:
         """Give a stream's slot back. It must not be stepped afterwards."""
@@ -94,7 +99,15 @@ class Engine:
                 np.array([stream.prompt_id for stream in streams], np.int64),
                 np.array([stream.att_context for stream in streams], np.int64),
             )
-            return self._decoder.decode(slots, [stream.hypothesis for stream in streams], encoded, lengths)
+            if all(stream.decoder is None for stream in streams):
+                hypotheses = [stream.hypothesis for stream in streams]
+                return self._decoder.decode(slots, hypotheses, encoded, lengths)
+            return [
+                (stream.decoder or self._decoder).decode(
+                    [stream.slot], [stream.hypothesis], encoded[row : row + 1], lengths[row : row + 1]
+                )[0]
+                for row, stream in enumerate(streams)
+            ]
 
     def _grow(self) -> None:
         before = self.runtime.slots

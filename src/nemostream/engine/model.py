@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nemostream.audio import AudioFile, Channels, as_float32
 from nemostream.config import SAMPLE_RATE, ModelConfig
+from nemostream.decoding import DecodingOptions, decoder_for
+from nemostream.decoding.endpoint import Endpoint
 from nemostream.engine.engine import Engine
 from nemostream.engine.session import Session
+from nemostream.engine.utterances import Itn, Segmenter
 from nemostream.errors import AudioError, ContextError
 from nemostream.results import Transcript
 from nemostream.runtimes.protocol import Runtime
@@ -47,6 +50,14 @@ class Model:
         """Name of the runtime, such as "onnx"."""
         return self.engine.runtime.name
 
+    def sibling(self) -> Model:
+        """A model on the same weights that another thread can use at the same time.
+
+        On a runtime that cannot do this it is this model itself, whose users then take turns.
+        """
+        make = getattr(self.engine.runtime, "sibling", None)
+        return self if make is None else Model(make())
+
     def att_context(
         self, latency: int | None = None, att_context_size: Sequence[int] | None = None
     ) -> tuple[int, int]:
@@ -72,6 +83,9 @@ class Model:
         num_channels: int = 1,
         channel: Channels = "mix",
         chunks_per_call: int = 1,
+        endpoint: bool | Endpoint = False,
+        itn: Itn | None = None,
+        **decoding: Unpack[DecodingOptions],
     ) -> Session:
         """Open a live session.
 
@@ -84,6 +98,9 @@ class Model:
             num_channels: interleaved channels of the audio.
             channel: "mix", or the number of the one to transcribe, from 0.
             chunks_per_call: chunks to gather before the encoder runs: more is faster and later.
+            endpoint: look for the ends of utterances; True takes the default rules of `Endpoint`.
+            itn: rewrites the text of every complete utterance, given its language; the text of events stays.
+            decoding: ``boost``, ``boost_score``, ``beam`` and ``confidence``, see `DecodingOptions`.
 
         Raises:
             LanguageError: on an unknown language.
@@ -91,7 +108,10 @@ class Model:
             AudioError: on an unknown encoding, rate or channel.
         """
         prompt_id = self.config.prompt_id(language)
-        stream = self.engine.open(prompt_id, self.att_context(latency, att_context_size))
+        decoder = decoder_for(self.engine.runtime, **decoding)
+        rules = Endpoint() if endpoint is True else endpoint or None
+        segmented = rules is not None or itn is not None
+        stream = self.engine.open(prompt_id, self.att_context(latency, att_context_size), decoder)
         try:
             return Session(
                 self.engine,
@@ -102,6 +122,7 @@ class Model:
                 num_channels=num_channels,
                 channel=channel,
                 chunks_per_call=chunks_per_call,
+                segmenter=Segmenter(self.tokenizer, rules, itn) if segmented else None,
             )
         except BaseException:
             self.engine.close(stream)
@@ -118,6 +139,9 @@ class Model:
         channels: Channels = "mix",
         chunks_per_call: int | None = None,
         progress: Progress | None = None,
+        endpoint: bool | Endpoint = False,
+        itn: Itn | None = None,
+        **decoding: Unpack[DecodingOptions],
     ) -> Transcript:
         """Transcribe a recording of any length at constant memory, by the engine that also runs live.
 
@@ -131,6 +155,9 @@ class Model:
             chunks_per_call: chunks per encoder call; None is about nine seconds' worth. It does not change
                 the result.
             progress: called after every block with the seconds done and, if known, in all.
+            endpoint: see `stream`; so are ``itn`` and ``decoding``.
+            itn: see `stream`.
+            decoding: see `stream`.
 
         Raises:
             AudioError: if the audio can't be read; see also `stream`.
@@ -149,6 +176,9 @@ class Model:
                 num_channels=recording.num_channels,
                 channel=channels,
                 chunks_per_call=chunks_per_call,
+                endpoint=endpoint,
+                itn=itn,
+                **decoding,
             ) as session,
         ):
             done = 0

@@ -5,6 +5,8 @@ bytes -> PcmDecoder -> channel -> Resampler -> Stream -> Engine -> tokens -> Det
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -21,10 +23,12 @@ from nemostream.audio import (
     select_channels,
 )
 from nemostream.config import SAMPLE_RATE
+from nemostream.decoding.beam import BeamHypothesis
 from nemostream.engine.engine import Engine
 from nemostream.engine.stream import Stream
+from nemostream.engine.utterances import Segmenter
 from nemostream.errors import AudioError, SessionError
-from nemostream.results import Event, Token, Transcript
+from nemostream.results import Alternative, Event, Token, Transcript
 from nemostream.text.detokenizer import Detokenizer
 from nemostream.text.words import words_of
 
@@ -46,6 +50,7 @@ class Session:
         num_channels: int,
         channel: Channels,
         chunks_per_call: int,
+        segmenter: Segmenter | None = None,
     ) -> None:
         if chunks_per_call < 1:
             raise SessionError(f"chunks_per_call is {chunks_per_call}; 1 or more was expected.")
@@ -63,6 +68,7 @@ class Session:
         self._resampler = Resampler(sample_rate, SAMPLE_RATE)
         self._detokenizer = Detokenizer(self._tokenizer)
         self._chunks_per_call = chunks_per_call
+        self._segmenter = segmenter
         self._samples_in = 0  # at the source's rate, per channel
         self._samples = 0  # at 16 kHz
         self._tokens: list[Token] = []
@@ -80,7 +86,7 @@ class Session:
         self._language = language
 
     def feed(self, audio: bytes | bytearray | memoryview | NDArray[np.generic]) -> list[Event]:
-        """Take the next audio and return what it brought: nothing, or one event.
+        """Take the next audio and return what it brought: nothing, or one event, or one per utterance.
 
         Args:
             audio: raw bytes in the session's encoding, cut anywhere, or an array [N] or [N, channels] of
@@ -101,7 +107,10 @@ class Session:
         self._check_open()
         self._push(self._resampler.finish())
         self._stream.finish()
-        events = self._events(self._run(1), final=True)
+        tokens = self._run(1)
+        if self._stream.decoder is not None:
+            tokens += self._tokens_of(self._stream.decoder.finish(self._stream.hypothesis))
+        events = self._events(tokens, final=True)
         self.close()
         return events
 
@@ -122,6 +131,8 @@ class Session:
             duration=self._samples / SAMPLE_RATE,
             tokens=tuple(self._tokens),
             words=words_of(self._tokens, self._tokenizer),
+            utterances=tuple(self._segmenter.utterances) if self._segmenter is not None else (),
+            alternatives=self._alternatives(),
         )
 
     def __enter__(self) -> Self:
@@ -158,17 +169,45 @@ class Session:
     def _push(self, samples: NDArray[np.float32]) -> None:
         self._samples += len(samples)
         self._stream.feed(samples)
+        if self._segmenter is not None:
+            self._segmenter.listen(samples)
 
     def _run(self, least: int) -> list[Token]:
         """Step while at least ``least`` chunks are ready; return the new tokens."""
-        tokens = []
+        tokens: list[Token] = []
         while self._stream.framer.ready() >= least:
             (emitted,) = self._engine.step([self._stream], self._chunks_per_call)
-            pieces = self._tokenizer.pieces
-            tokens += [Token(token, pieces[token], frame) for token, frame in emitted]
+            tokens += self._tokens_of(emitted)
         return tokens
 
+    def _tokens_of(self, emitted: list[tuple[int, int]]) -> list[Token]:
+        """Tokens that the decoder has just given, with their probabilities if it keeps them."""
+        pieces = self._tokenizer.pieces
+        log_probs: Sequence[float | None] = self._stream.hypothesis.log_probs or [None] * len(emitted)
+        return [
+            Token(token, pieces[token], frame, log_prob)
+            for (token, frame), log_prob in zip(emitted, log_probs, strict=True)
+        ]
+
     def _events(self, tokens: list[Token], *, final: bool) -> list[Event]:
+        if self._segmenter is None:
+            return self._event(tokens, final=final)
+        events: list[Event] = []
+        language = None if self._language == "auto" else self._language
+        for part, ended in self._segmenter.cut(tokens, self._stream.hypothesis.frames):
+            last = final and not ended  # what `cut` gives last does not end by a pause
+            made = self._event(part, final=last)
+            for event in made:
+                self._segmenter.add(event.tokens, event.text)
+            if ended or last:
+                utterance = self._segmenter.end(language)
+                made = [replace(event, utterance=utterance) for event in made] or (
+                    [Event("", (), self._detokenizer.language, utterance=utterance)] if utterance else []
+                )
+            events += made
+        return events
+
+    def _event(self, tokens: list[Token], *, final: bool) -> list[Event]:
         text = "".join(self._detokenizer.push(token.id) for token in tokens)
         if final:
             text += self._detokenizer.finish()
@@ -177,3 +216,15 @@ class Session:
         self._tokens += tokens
         self._text.append(text)
         return [Event(text, tuple(tokens), self._detokenizer.language, final)]
+
+    def _alternatives(self) -> tuple[Alternative, ...]:
+        """What a beam search ended with, as whole texts; two may read the same."""
+        hypothesis = self._stream.hypothesis
+        if not isinstance(hypothesis, BeamHypothesis) or not hypothesis.alternatives:
+            return ()
+        ids = [token.id for token in self._tokens]
+        shared = ids[: len(ids) - len(hypothesis.alternatives[0][0])]
+        return tuple(
+            Alternative(self._tokenizer.decode([*shared, *ending]), score)
+            for ending, score in hypothesis.alternatives
+        )

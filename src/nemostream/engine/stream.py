@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nemostream.config import ModelConfig
-from nemostream.decoding import Hypothesis
+from nemostream.decoding import Decoder, Hypothesis
 from nemostream.features import IncrementalLogMel
 from nemostream.framing import Framer, NativeFramer, UniformFramer
 from nemostream.runtimes.protocol import Float32, Framing
@@ -22,6 +22,7 @@ class Stream:
         features: its front end.
         framer: cuts its frames into chunks.
         hypothesis: its decoder state.
+        decoder: its own decoder; None means the engine's.
     """
 
     slot: int
@@ -30,10 +31,17 @@ class Stream:
     features: IncrementalLogMel
     framer: Framer
     hypothesis: Hypothesis = field(default_factory=Hypothesis)
+    decoder: Decoder | None = None
 
     @classmethod
     def begin(
-        cls, slot: int, prompt_id: int, att_context: tuple[int, int], config: ModelConfig, framing: Framing
+        cls,
+        slot: int,
+        prompt_id: int,
+        att_context: tuple[int, int],
+        config: ModelConfig,
+        framing: Framing,
+        decoder: Decoder | None = None,
     ) -> Stream:
         """A stream that has heard nothing yet."""
         framer = NativeFramer if framing == "native" else UniformFramer
@@ -43,6 +51,8 @@ class Stream:
             att_context=att_context,
             features=IncrementalLogMel(config.num_mel_bins, config.preemphasis),
             framer=framer(att_context[1] + 1, config.num_mel_bins),
+            hypothesis=Hypothesis() if decoder is None else decoder.begin(),
+            decoder=decoder,
         )
 
     @property

@@ -1,120 +1,83 @@
-"""`History`: the last frames of many streams, laid out so that keeping them costs next to no copying.
+"""`History`: the last frames of many streams, in rings, so that keeping them costs no more than writing them.
 
-A slot is one block of memory with some room behind its window. New frames are written behind the window,
-which then slides over them; only when the room is used up does the window move back to the block's start.
+    frame  48 49 50 51 | 44 45 46 47        a ring with room for 8 frames, of which 52 have been kept
 
-    [ . . . o o o o o o o o n n n n . . ]      o window (``room`` frames)   n new frames   . free
+A new frame takes the place of the oldest one. Readers are told in which rows the frames lie, oldest first.
 """
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
-from nemostream.runtimes.protocol import Float32
+from nemostream.runtimes.protocol import Int64
 
 
 class History:
-    """The last ``room`` frames of ``series`` time series in every slot, float32.
+    """The last ``room`` frames of ``series`` time series in every slot.
 
     Args:
-        series: number of series, such as keys and values of every layer.
-        room: frames that are kept.
-        width: numbers a frame.
-        slack: frames of free space behind a window; as many can be written in place.
+        series: number of series, such as the keys of every layer.
+        parts: pieces that a frame is kept in, such as attention heads; a series keeps those of one head
+            together.
+        room: frames that are kept, at least 1.
+        width: numbers in a piece.
+        dtype: of the numbers.
     """
 
-    def __init__(self, series: int, room: int, width: int, slack: int) -> None:
-        self.room, self.slack = room, slack
-        self._shape = (series, room + slack, width)
-        self._blocks: list[Float32] = []  # one a slot, so that growing moves nothing
-        self._ends: list[int] = []  # where each window ends
-        self._gathered, self._new = _Scratch(), _Scratch()
+    def __init__(self, series: int, parts: int, room: int, width: int, dtype: DTypeLike) -> None:
+        self.room = room
+        self.memory: NDArray[Any] = np.zeros((series, 0, parts, room, width), dtype)
+        self._new = np.empty(0, dtype)
 
     def resize(self, slots: int) -> None:
-        """Grow to ``slots`` slots."""
-        while len(self._blocks) < slots:
-            self._blocks.append(np.zeros(self._shape, np.float32))
-            self._ends.append(self.room)
+        """Grow to ``slots`` slots; memory moves."""
+        series, old, *frame = self.memory.shape
+        grown = np.zeros((series, slots, *frame), self.memory.dtype)  # pages that nobody writes cost nothing
+        grown[:, :old] = self.memory
+        self.memory = grown
 
     def reset(self, slot: int) -> None:
-        """Set the window of a slot to zeros."""
-        self._blocks[slot].fill(0)
-        self._ends[slot] = self.room
+        """Set a slot to zeros."""
+        self.memory[:, slot] = 0
 
-    def window(self, slot: int) -> Float32:
-        """The last frames: a view [series, room, width], each series contiguous."""
-        end = self._ends[slot]
-        return self._blocks[slot][:, end - self.room : end]
+    def tables(self) -> list[NDArray[Any]]:
+        """The memory of each series as rows, [slots * parts * room, width]."""
+        return [series.reshape(-1, series.shape[-1]) for series in self.memory]
 
-    def reserve(self, slot: int, frames: int) -> Float32:
-        """Place for at most ``slack`` new frames: a view [series, frames, width]; `advance` makes them count.
+    def rows(self, slots: list[int], seen: Int64) -> Int64:
+        """Rows of the slots in `tables`, oldest frame first: [B, parts, room].
 
-        It may move the window, so call it before `window`.
+        Args:
+            slots: B slots.
+            seen: [B], frames that each has kept so far.
         """
-        block, end = self._blocks[slot], self._ends[slot]
-        if end + frames > block.shape[1]:
-            block[:, : self.room] = block[:, end - self.room : end]  # numpy copes with the overlap
-            end = self._ends[slot] = self.room
-        return block[:, end : end + frames]
+        parts = self.memory.shape[2]
+        places = (seen[:, None] + np.arange(self.room)) % self.room
+        blocks = np.asarray(slots)[:, None] * parts + np.arange(parts)
+        rows: Int64 = blocks[:, :, None] * self.room + places[:, None, :]
+        return rows
 
-    def advance(self, slot: int, frames: int) -> None:
-        """Slide the window over ``frames`` frames that were written into what `reserve` gave."""
-        self._ends[slot] += frames
+    def places(self, batch: int, frames: int) -> NDArray[Any]:
+        """Memory [series, B, parts, frames, width] for new frames, good until the next call.
 
-    def windows(self, slots: list[int]) -> Float32:
-        """Windows of several slots, [series, B, room, width]: a view of one slot, a copy of more.
-
-        The copy is good until the next call. Call `places` first, since it may move a window.
+        It is used again and again, since fresh pages cost more than what is written into them.
         """
-        if len(slots) == 1:
-            return self.window(slots[0])[:, None]
-        series, _, width = self._shape
-        gathered = self._gathered.array((series, len(slots), self.room, width))
+        series, _, parts, _, width = self.memory.shape
+        size = series * batch * parts * frames * width
+        if size > self._new.size:
+            self._new = np.empty(size, self.memory.dtype)
+        return self._new[:size].reshape(series, batch, parts, frames, width)
+
+    def keep(self, slots: list[int], seen: Int64, new: NDArray[Any]) -> None:
+        """Append new frames [series, B, parts, frames, width]; ``seen`` is that of before."""
+        frames = new.shape[3]
+        kept = min(frames, self.room)
         for row, slot in enumerate(slots):
-            gathered[:, row] = self.window(slot)
-        return gathered
-
-    def places(self, slots: list[int], frames: int) -> Float32:
-        """Memory [series, B, frames, width] for new frames, which `keep` then makes part of the history.
-
-        That of one slot is inside the history, if the frames fit; other memory is good until the next call.
-        """
-        if len(slots) == 1 and frames <= self.slack:
-            return self.reserve(slots[0], frames)[:, None]
-        series, _, width = self._shape
-        return self._new.array((series, len(slots), frames, width))
-
-    def keep(self, slots: list[int], new: Float32) -> None:
-        """Append new frames that were written into what `places` gave for the same slots."""
-        if len(slots) == 1 and new.shape[2] <= self.slack:
-            self.advance(slots[0], new.shape[2])
-            return
-        for row, slot in enumerate(slots):
-            self.append(slot, new[:, row])
-
-    def append(self, slot: int, new: Float32) -> None:
-        """Copy new frames [series, frames, width] of any number in; only the last ``room`` can matter."""
-        if new.shape[1] >= self.room:
-            self._blocks[slot][:, : self.room] = new[:, new.shape[1] - self.room :]
-            self._ends[slot] = self.room
-            return
-        for start in range(0, new.shape[1], self.slack):
-            part = new[:, start : start + self.slack]
-            self.reserve(slot, part.shape[1])[...] = part
-            self.advance(slot, part.shape[1])
-
-
-class _Scratch:
-    """Memory that is used again, since fresh pages cost more than the copying into them."""
-
-    def __init__(self) -> None:
-        self._memory = np.empty(0, np.float32)
-
-    def array(self, shape: tuple[int, ...]) -> Float32:
-        """Contiguous array with arbitrary content."""
-        size = math.prod(shape)
-        if size > self._memory.size:
-            self._memory = np.empty(size, np.float32)
-        return self._memory[:size].reshape(shape)
+            begin = (int(seen[row]) + frames - kept) % self.room
+            first = min(kept, self.room - begin)  # up to the ring's end; the rest goes to its start
+            at = frames - kept
+            self.memory[:, slot, :, begin : begin + first] = new[:, row, :, at : at + first]
+            self.memory[:, slot, :, : kept - first] = new[:, row, :, at + first :]

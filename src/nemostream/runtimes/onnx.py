@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from nemostream.config import SUBSAMPLING_FACTOR, ModelConfig
 from nemostream.errors import BackendError
 from nemostream.runtimes import onnx_graphs as graphs
 from nemostream.runtimes.history import History
-from nemostream.runtimes.protocol import Float32, Framing, Int64
+from nemostream.runtimes.protocol import Float32, Framing, Int64, PredictorState
 from nemostream.text.tokenizer import Tokenizer
 
 MOST_DEFAULT_THREADS = 4  # more gain little on the small matrix products of a live stream
@@ -33,8 +34,11 @@ class OnnxRuntime:
     Args:
         folder: the bundle.
         threads: threads inside an operator; None takes the physical cores that this process may use, at most
-            `MOST_DEFAULT_THREADS`. They sleep between operators instead of spinning, so that several
-            processes on one machine do not ruin each other.
+            `MOST_DEFAULT_THREADS`.
+        spin: let threads spin between operators instead of sleeping: a little faster on a machine that runs
+            nothing else, and ruinous for both if two programs on one machine do it.
+        affinity: processors of the threads after the first, in ONNX Runtime's notation: "1;2" or "1-4;5-8";
+            None leaves it to the operating system.
         left_context: room for attention context in a slot; None is the largest that was trained, which is
             also the most that a bundle allows.
         providers: ONNX Runtime execution providers, in order of preference.
@@ -53,6 +57,8 @@ class OnnxRuntime:
         folder: Path,
         *,
         threads: int | None = None,
+        spin: bool = False,
+        affinity: str | None = None,
         left_context: int | None = None,
         providers: Sequence[str] = ("CPUExecutionProvider",),
         verify: bool = True,
@@ -74,25 +80,40 @@ class OnnxRuntime:
         if threads is not None and threads < 1:
             raise BackendError(f"{threads} threads were asked for; 1 or more were expected.")
         self.tokenizer = Tokenizer.from_tokens_txt(folder / TOKENS, self.config.vocab_size)
-        self.slots = 0
-        options = _session_options(default_threads() if threads is None else threads)
+        options = _session_options(default_threads() if threads is None else threads, spin, affinity)
         self._encoder, self._predictor, self._joint = (
             _load(folder / graph, options, providers) for graph in graphs.GRAPHS
         )
-        self._histories, self._history_names = self._make_histories()
+        self._begin()
+
+    def _begin(self) -> None:
+        """An empty arena, and names that are needed at every call."""
+        self.slots = 0
+        self._binding = self._encoder.io_binding()
+        self._histories = self._make_histories()
         shapes = {spec.name: spec.shape[1:] for spec in self._encoder.get_inputs()}
         self._stem = [np.zeros((0, *shapes[name]), np.float32) for name in graphs.stem_inputs()]
+        self._new_names = [
+            name for kind in graphs.KINDS for name in graphs.layer_outputs(kind, self.config.num_layers)
+        ]
         self._frames = np.zeros(0, np.int64)
         state = (self.config.predictor_layers, 0, self.config.predictor_hidden_size)
         self._predictor_state = [np.zeros(state, np.float32) for _ in "hc"]
+
+    def sibling(self) -> OnnxRuntime:
+        """A runtime with an arena of its own on the same weights, for another thread at the same time."""
+        other = copy.copy(self)
+        other._begin()
+        return other
 
     def resize(self, slots: int) -> None:
         """Grow the arena to ``slots`` slots; what the old ones hold stays."""
         more = slots - self.slots
         if more <= 0:
             return
-        for history in self._histories:
+        for history, names in zip(self._histories, self._history_inputs(), strict=True):
             history.resize(slots)
+            self._bind(self._binding.bind_input, zip(names, history.tables(), strict=True))
         self._stem = [_grow(array, more, axis=0) for array in self._stem]
         self._frames = _grow(self._frames, more, axis=0)
         self._predictor_state = [_grow(array, more, axis=1) for array in self._predictor_state]
@@ -117,33 +138,32 @@ class OnnxRuntime:
                 more left context than there is room for.
         """
         frames = self._check_call(mel, att_context)
+        seen, batch = self._frames[slots], len(slots)
+        past, gated = self._histories
         inputs: Bindings = [
             ("mel", _contiguous(mel, np.float32)),
             ("mel_lengths", _contiguous(mel_lengths, np.int64)),
             ("att_context", _contiguous(att_context, np.int64)),
-            ("frames", self._frames[slots]),
+            ("frames", seen),
+            ("past_rows", past.rows(slots, seen)),
+            ("gated_rows", gated.rows(slots, seen)),
             *zip(graphs.stem_inputs(), [_rows(array, slots) for array in self._stem], strict=True),
         ]
         if self.config.has_prompt:
             inputs.append(("prompt_ids", _contiguous(prompt_ids, np.int64)))
-        batch = len(slots)
         encoded = np.empty((batch, frames, self.config.joint_hidden_size), np.float32)
         lengths = np.empty(batch, np.int64)
         stem = [np.empty((batch, *array.shape[1:]), np.float32) for array in self._stem]
         outputs: Bindings = [("encoded", encoded), ("lengths", lengths)]
         outputs += zip(graphs.stem_outputs(), stem, strict=True)
-        new = []
-        for history, (old_names, new_names) in zip(self._histories, self._history_names, strict=True):
-            place = history.places(slots, frames)  # before the window, which it may move
-            inputs += zip(old_names, history.windows(slots), strict=True)
-            outputs += zip(new_names, place, strict=True)
-            new.append(place)
+        new = [history.places(batch, frames) for history in self._histories]
+        outputs += zip(self._new_names, [series for places in new for series in places], strict=True)
         self._run_encoder(inputs, outputs)
         for array, value in zip(self._stem, stem, strict=True):
             array[slots] = value
+        for history, places in zip(self._histories, new, strict=True):
+            history.keep(slots, seen, places)
         self._frames[slots] += lengths
-        for history, place in zip(self._histories, new, strict=True):
-            history.keep(slots, place)
         return encoded, lengths
 
     def predict(self, slots: list[int], tokens: Int64) -> Float32:
@@ -155,6 +175,13 @@ class OnnxRuntime:
             array[:, slots] = value
         return predicted
 
+    def predict_from(self, state: PredictorState, tokens: Int64) -> tuple[Float32, PredictorState]:
+        """See `nemostream.runtimes.protocol.ForkingRuntime.predict_from`."""
+        h, c = (_contiguous(array, np.float32) for array in state)
+        feeds = {"tokens": _contiguous(tokens, np.int64), "h": h, "c": c}
+        predicted, new_h, new_c = _run(self._predictor, ["predicted", "new_h", "new_c"], feeds)
+        return predicted, (new_h, new_c)
+
     def joint(self, encoded: Float32, predicted: Float32) -> Int64:
         """See `nemostream.runtimes.protocol.Runtime.joint`."""
         return self._run_joint("tokens", encoded, predicted)
@@ -163,21 +190,21 @@ class OnnxRuntime:
         """See `nemostream.runtimes.protocol.Runtime.joint_logits`."""
         return self._run_joint("logits", encoded, predicted)
 
-    def _make_histories(self) -> tuple[tuple[History, ...], list[tuple[list[str], list[str]]]]:
-        """Histories of keys and values and of the convolutions, and the graph's names of their series."""
+    def _make_histories(self) -> tuple[History, History]:
+        """Histories of keys and values, and of the convolutions."""
         config, layers = self.config, self.config.num_layers
-        slack = max(right for _, right in config.att_context_sizes) + 1  # a chunk is written in place
+        types = {spec.name: spec.type for spec in self._encoder.get_inputs()}
+        dtype = np.float16 if "float16" in types[graphs.layer_inputs("keys", 1)[0]] else np.float32
         room = max(self.left_context, 1)  # a frame that nobody sees is simpler than a tensor without elements
-        histories = (
-            History(2 * layers, room, config.hidden_size, slack),
-            History(layers, config.conv_kernel_size - 1, config.hidden_size, slack),
+        return (
+            History(2 * layers, config.num_heads, room, config.head_size, dtype),
+            History(layers, 1, config.conv_kernel_size - 1, config.hidden_size, dtype),
         )
-        names = []
-        for kinds in (graphs.KINDS[:2], graphs.KINDS[2:]):
-            old = [name for kind in kinds for name in graphs.layer_inputs(kind, layers)]
-            new = [name for kind in kinds for name in graphs.layer_outputs(kind, layers)]
-            names.append((old, new))
-        return histories, names
+
+    def _history_inputs(self) -> tuple[list[str], list[str]]:
+        """The graph's names of the series of each history."""
+        keys, values, gated = (graphs.layer_inputs(kind, self.config.num_layers) for kind in graphs.KINDS)
+        return keys + values, gated
 
     def _check_call(self, mel: Float32, att_context: Int64) -> int:
         """Return the encoder frames of a call, or raise `BackendError`."""
@@ -197,14 +224,17 @@ class OnnxRuntime:
         return frames
 
     def _run_encoder(self, inputs: Bindings, outputs: Bindings) -> None:
-        binding = self._encoder.io_binding()
         try:
-            for bind, pairs in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
-                for name, array in pairs:
-                    bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-            self._encoder.run_with_iobinding(binding)
+            self._bind(self._binding.bind_input, inputs)
+            self._bind(self._binding.bind_output, outputs)
+            self._encoder.run_with_iobinding(self._binding)
         except Exception as error:  # ONNX Runtime's exceptions have no common base
             raise _failure("ONNX Runtime could not run the encoder", error) from error
+
+    @staticmethod
+    def _bind(bind: Callable[..., None], pairs: Iterable[tuple[str, Array]]) -> None:
+        for name, array in pairs:
+            bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
     def _run_joint(self, output: str, encoded: Float32, predicted: Float32) -> Array:
         feeds = {"encoded": _contiguous(encoded, np.float32), "predicted": _contiguous(predicted, np.float32)}
@@ -228,13 +258,15 @@ def default_threads() -> int:
     return max(1, min(len(cores), MOST_DEFAULT_THREADS))
 
 
-def _session_options(threads: int) -> Any:
+def _session_options(threads: int, spin: bool, affinity: str | None) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = _ERRORS_ONLY
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+    if affinity is not None and threads > 1:
+        options.add_session_config_entry("session.intra_op_thread_affinities", affinity)
     return options
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from nemostream.text.tokenizer import Tokenizer
 
 Float32 = NDArray[np.float32]
 Int64 = NDArray[np.int64]
+
+PredictorState = tuple[Float32, Float32]  # (h, c), [layers, B, H] each
 
 Framing = Literal["native", "uniform"]
 
@@ -71,3 +73,11 @@ class Runtime(Protocol):
 
     def joint_logits(self, encoded: Float32, predicted: Float32) -> Float32:
         """Logits [B, W, V + 1] for encoded [B, W, J] under predicted [B, J]."""
+
+
+@runtime_checkable
+class ForkingRuntime(Runtime, Protocol):
+    """A runtime whose predictor can also run from a state that the caller holds, as a beam search needs."""
+
+    def predict_from(self, state: PredictorState, tokens: Int64) -> tuple[Float32, PredictorState]:
+        """Feed one token [B] to the predictor in each state; returns [B, J] and the new states."""

@@ -12,7 +12,7 @@ from nemostream.checkpoints.checkpoint import Checkpoint
 from nemostream.model.encoder import EncoderState
 from nemostream.model.network import Network
 from nemostream.model.uniform import UniformState, initial_uniform_state, uniform_step
-from nemostream.runtimes.protocol import Float32, Framing, Int64
+from nemostream.runtimes.protocol import Float32, Framing, Int64, PredictorState
 
 
 def load_network(checkpoint: Checkpoint) -> Network:
@@ -98,6 +98,13 @@ class TorchRuntime:
             predicted, state = self._network.decoder(self._tensor(tokens)[:, None], (hidden, cell))
             self._scatter(slots, slice(-2, None), list(state))
         return predicted[:, 0].cpu().numpy()  # type: ignore[no-any-return]
+
+    def predict_from(self, state: PredictorState, tokens: Int64) -> tuple[Float32, PredictorState]:
+        """See `nemostream.runtimes.protocol.ForkingRuntime.predict_from`."""
+        with torch.inference_mode():
+            given = (self._tensor(state[0]), self._tensor(state[1]))
+            predicted, (h, c) = self._network.decoder(self._tensor(tokens)[:, None], given)
+        return predicted[:, 0].cpu().numpy(), (h.cpu().numpy(), c.cpu().numpy())
 
     def joint(self, encoded: Float32, predicted: Float32) -> Int64:
         """See `nemostream.runtimes.protocol.Runtime.joint`."""

@@ -6,6 +6,7 @@ time: it goes with a word and never moves its start or end.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -58,8 +59,15 @@ def words_of(tokens: Sequence[Token], tokenizer: Tokenizer) -> tuple[Word, ...]:
         stop = (frames[index][1] + 1) * FRAME_MS
         if index + 1 < len(spans):
             stop = min(stop, starts[index + 1])
-        words.append(Word(text, starts[index] / 1000, stop / 1000))
+        confidence = _confidence(tokens[characters[begin].token : characters[end - 1].token + 1])
+        words.append(Word(text, starts[index] / 1000, stop / 1000, confidence))
     return tuple(words)
+
+
+def _confidence(tokens: Sequence[Token]) -> float | None:
+    """Geometric mean of the probabilities of a word's tokens, if they are known."""
+    known = [token.log_prob for token in tokens if token.log_prob is not None]
+    return math.exp(sum(known) / len(known)) if known else None
 
 
 def _characters(tokens: Sequence[Token], tokenizer: Tokenizer) -> Iterator[_Character]:

@@ -78,8 +78,8 @@ def to_json(recognition: Recognition) -> str:
     """Return everything as a JSON object on one line, so that several files make JSON lines.
 
     Keys: ``file``, ``model``, ``backend``, ``language``, ``duration`` (s), ``att_context_size``, ``text``,
-    ``words`` (``text``, ``start``, ``end`` in s) and ``tokens`` (``id``, ``piece``, encoder ``frame``,
-    ``time`` in s). With split channels, ``language``, ``duration``, ``text``, ``words`` and ``tokens`` stand
+    ``words`` (``text``, ``start``, ``end`` in s, ``confidence`` if it is known) and ``tokens`` (``id``,
+    ``piece``, encoder ``frame``, ``time`` in s). With split channels, ``language``, ``duration``, ``text``, ``words`` and ``tokens`` stand
     in the objects of the list ``channels`` instead, each with its number as ``channel``.
     """
     head: dict[str, Any] = {
@@ -131,6 +131,7 @@ def _content(transcript: Transcript) -> dict[str, Any]:
         "text": transcript.text,
         "words": [
             {"text": word.text, "start": round(word.start, 3), "end": round(word.end, 3)}
+            | ({} if word.confidence is None else {"confidence": round(word.confidence, 4)})
             for word in transcript.words
         ],
         "tokens": [

@@ -1,4 +1,4 @@
-"""From a torch module to an ONNX file.
+"""From a torch module to an ONNX file, by tracing: for layouts whose graphs are the reference's own.
 
 The tracing (TorchScript-based) exporter is used, since it takes seconds where the ``torch.export``-based one
 takes minutes for 24 layers with dynamic shapes. It traces the structure alone; the weights are put in
@@ -12,7 +12,7 @@ import io
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,12 +21,10 @@ from torch import Tensor, nn
 from nemostream.checkpoints.files import optional_module
 from nemostream.runtimes.onnx_graphs import DATA_SUFFIX
 
-Weights = Literal["fp32", "fp16"]
 Axes = dict[str, dict[int, str]]  # tensor name -> dimension -> name of its size
 
 OPSET = 18
 SINGLE_FILE_BYTES = 1 << 30  # larger graphs get a data file; protobuf itself ends at 2 GiB
-_MATRIX_INPUTS = {"MatMul": (1,), "Gemm": (1,), "Conv": (1,), "Gather": (0,), "LSTM": (1, 2)}
 _PACKAGES = ("onnx", "onnx_ir", "onnxscript.optimizer")
 _NO_LIMIT = 1 << 62  # bytes of constants that the optimiser may fold
 
@@ -44,7 +42,7 @@ def write_graph(
     outputs: list[str],
     axes: Axes,
     path: Path,
-    weights: Weights,
+    metadata: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Trace a module, put its weights in, simplify and write.
 
@@ -55,7 +53,7 @@ def write_graph(
         outputs: their names.
         axes: the dimensions that may vary.
         path: the file; a large graph gets ``path.data`` beside it.
-        weights: "fp16" stores matrices as fp16, which should not lose anything: round them first.
+        metadata: what the file says about itself.
 
     Returns:
         the names of the files that were written.
@@ -79,8 +77,7 @@ def write_graph(
     model = ir.from_proto(onnx.load_from_string(stream.getvalue()))
     _insert_weights(model, module.state_dict(), names, ir)
     _simplify(model, ir, optimizer)
-    if weights == "fp16":
-        _store_matrices_in_half(model.graph, ir)
+    model.metadata_props.update(metadata or {})
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values())
     data = path.name + DATA_SUFFIX if size > SINGLE_FILE_BYTES else None
     ir.save(model, path, external_data=data)
@@ -115,25 +112,6 @@ def _simplify(model: Any, ir: Any, optimizer: Any) -> None:
         passes.CommonSubexpressionEliminationPass(),
         passes.RemoveUnusedNodesPass(),
     )(model)
-
-
-def _store_matrices_in_half(graph: Any, ir: Any) -> None:
-    """Store the matrices in fp16, each with a Cast to fp32 that ONNX Runtime computes once, at load."""
-    for value in list(graph.initializers.values()):
-        tensor = value.const_value
-        uses = list(value.uses())
-        multiplied = all(use.idx in _MATRIX_INPUTS.get(use.node.op_type, ()) for use in uses)
-        if tensor.dtype != ir.DataType.FLOAT or len(tensor.shape) < 2 or not multiplied:
-            continue
-        half = ir.Value(name=f"{value.name}_fp16", const_value=ir.tensor(tensor.numpy().astype(np.float16)))
-        half.shape, half.dtype = value.shape, ir.DataType.FLOAT16
-        half.const_value.name = half.name
-        cast = ir.node("Cast", [half], {"to": int(ir.DataType.FLOAT)})
-        graph.initializers.pop(value.name)
-        graph.register_initializer(half)
-        for use in uses:
-            use.node.replace_input_with(use.idx, cast.outputs[0])
-        graph.insert_before(graph[0], cast)
 
 
 def _package(name: str) -> Any:

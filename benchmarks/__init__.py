@@ -1,0 +1,1 @@
+"""Benchmarks: one command a figure, see ``docs/benchmarks.md``."""

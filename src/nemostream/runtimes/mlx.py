@@ -1,0 +1,169 @@
+"""MLX as a runtime: the encoder, and the decoder too or not, on the Apple GPU (on Linux, on the CPU).
+
+MLX's arrays and its queue of work belong to the thread that made them, so a runtime has a thread of its own for
+everything behind it, and its callers may be on any.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import ParamSpec, Protocol, TypeVar
+
+import numpy as np
+
+from nemostream.checkpoints.checkpoint import Checkpoint
+from nemostream.config import SUBSAMPLING_FACTOR
+from nemostream.errors import BackendError
+from nemostream.runtimes.mlx_network.streams import DecoderStreams, EncoderStreams
+from nemostream.runtimes.mlx_network.weights import PRECISIONS, Precision
+from nemostream.runtimes.protocol import Float32, Framing, Int64
+
+MAX_FRAMES = 112  # of one call, 9 s; the position tables are as long
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Decoder(Protocol):
+    """Predictor and joint with the state of every slot: that part of `nemostream.runtimes.protocol.Runtime`."""
+
+    def resize(self, slots: int) -> None:
+        """Grow the arena."""
+
+    def reset(self, slot: int) -> None:
+        """Make a slot ready for a new stream."""
+
+    def predict(self, slots: list[int], tokens: Int64) -> Float32:
+        """Feed one token to each slot."""
+
+    def joint(self, encoded: Float32, predicted: Float32) -> Int64:
+        """Most likely tokens."""
+
+    def joint_logits(self, encoded: Float32, predicted: Float32) -> Float32:
+        """Logits."""
+
+
+@dataclass
+class _Halves:
+    """What lives on the thread."""
+
+    encoder: EncoderStreams
+    decoder: Decoder
+
+    def drop(self) -> None:
+        """Free everything."""
+        del self.encoder, self.decoder
+
+
+class MlxRuntime:
+    """`nemostream.runtimes.protocol.Runtime` on MLX, in native framing.
+
+    Args:
+        checkpoint: the model.
+        precision: a name in `PRECISIONS`, or a `Precision` of one's own.
+        decoder: predictor and joint; None for the checkpoint's, in MLX.
+        left_context: room for attention context in a slot; None is the largest that was trained.
+
+    Raises:
+        BackendError: if the precision is unknown or impossible for this model, or MLX fails.
+    """
+
+    framing: Framing = "native"
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        precision: str | Precision = "fp32",
+        decoder: Decoder | None = None,
+        left_context: int | None = None,
+    ) -> None:
+        chosen = PRECISIONS.get(precision) if isinstance(precision, str) else precision
+        if chosen is None:
+            raise BackendError(
+                f"MLX cannot compute in {precision!r}; the valid ones are: {', '.join(PRECISIONS)}."
+            )
+        self.name = "mlx" if decoder is None else "mlx-onnx"
+        self.config, self.tokenizer = checkpoint.config, checkpoint.tokenizer
+        contexts = self.config.att_context_sizes
+        longest = max(MAX_FRAMES, *(right + 1 for _, right in contexts))
+        self.max_frames: int | None = longest
+        self.left_context = max(left for left, _ in contexts) if left_context is None else left_context
+        self.slots = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="nemostream-mlx")
+
+        def build() -> _Halves:
+            encoder = EncoderStreams(checkpoint, chosen, self.left_context, longest)
+            return _Halves(encoder, decoder or DecoderStreams(checkpoint))
+
+        self._halves = self._run(build)
+        release = weakref.finalize(self, _release, self._thread, self._halves)
+        release.atexit = False  # the thread has ended by then
+
+    def resize(self, slots: int) -> None:
+        """Grow the arena to ``slots`` slots; what the old ones hold stays."""
+        if slots <= self.slots:
+            return
+        self._run(self._halves.encoder.resize, slots)
+        self._run(self._halves.decoder.resize, slots)
+        self.slots = slots
+
+    def reset(self, slot: int) -> None:
+        """Make a slot ready for a new stream."""
+        self._run(self._halves.encoder.reset, slot)
+        self._run(self._halves.decoder.reset, slot)
+
+    def encode(
+        self, slots: list[int], mel: Float32, mel_lengths: Int64, prompt_ids: Int64, att_context: Int64
+    ) -> tuple[Float32, Int64]:
+        """See `nemostream.runtimes.protocol.Runtime.encode`.
+
+        Raises:
+            BackendError: if the call is not a whole number of frames, longer than ``max_frames``, or needs
+                more left context than there is room for; or MLX fails.
+        """
+        self._check_call(mel, att_context)
+        return self._run(self._halves.encoder.encode, slots, mel, mel_lengths, prompt_ids, att_context)
+
+    def predict(self, slots: list[int], tokens: Int64) -> Float32:
+        """See `nemostream.runtimes.protocol.Runtime.predict`."""
+        return self._run(self._halves.decoder.predict, slots, tokens)
+
+    def joint(self, encoded: Float32, predicted: Float32) -> Int64:
+        """See `nemostream.runtimes.protocol.Runtime.joint`."""
+        return self._run(self._halves.decoder.joint, encoded, predicted)
+
+    def joint_logits(self, encoded: Float32, predicted: Float32) -> Float32:
+        """See `nemostream.runtimes.protocol.Runtime.joint_logits`."""
+        return self._run(self._halves.decoder.joint_logits, encoded, predicted)
+
+    def _check_call(self, mel: Float32, att_context: Int64) -> None:
+        rows = mel.shape[1]
+        frames, rest = divmod(rows, SUBSAMPLING_FACTOR)
+        if rest or not frames:
+            raise BackendError(f"A call of {rows} mel rows was made; a multiple of 8 was expected.")
+        if self.max_frames is not None and frames > self.max_frames:
+            raise BackendError(
+                f"A call of {frames} encoder frames was made; this runtime takes {self.max_frames} at most."
+            )
+        left = int(np.max(att_context[:, 0]))
+        if left > self.left_context:
+            raise BackendError(
+                f"A left context of {left} frames was asked for; there is room for {self.left_context}."
+            )
+
+    def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function on the runtime's thread and wait for it."""
+        try:
+            return self._thread.submit(function, *args, **kwargs).result()
+        except RuntimeError as error:  # what MLX raises, when memory is short for example
+            raise BackendError(f"MLX could not run the model: {error}.") from error
+
+
+def _release(thread: ThreadPoolExecutor, halves: _Halves) -> None:
+    """Free MLX's arrays where they were made, then end the thread."""
+    thread.submit(halves.drop)
+    thread.shutdown(wait=False)

@@ -1,0 +1,1 @@
+"""Is a bundle what its checkpoint says? Every stage compared, the first point of divergence named."""
