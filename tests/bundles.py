@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 
 from nemostream.checkpoints import load_checkpoint
-from nemostream.export.onnx import export_onnx
 from nemostream.export.linear import Weights
+from nemostream.export.onnx import export_onnx
 from nemostream.model.network import Network
 from nemostream.runtimes.torch import load_network
 from nemostream.text.tokenizer import Tokenizer

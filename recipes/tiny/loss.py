@@ -37,7 +37,8 @@ class _LatticeLoss(torch.autograd.Function):
     def forward(  # type: ignore[no-untyped-def]
         ctx, logits: Tensor, labels: Tensor, frames: Tensor, label_lengths: Tensor, blank: int
     ) -> Tensor:
-        normaliser = torch.logsumexp(logits, dim=3).float()
+        # in fp32: rounded to bf16, a blank of probability 0.98 would have a gradient of pure rounding error
+        normaliser = torch.logsumexp(logits.float(), dim=3)
         blanks = logits[..., blank].float() - normaliser
         index = labels[:, None, :, None].expand(-1, logits.shape[1], -1, 1)
         emissions = logits[:, :, :-1].gather(3, index).squeeze(3).float() - normaliser[:, :, :-1]
@@ -102,8 +103,8 @@ class _LatticeLoss(torch.autograd.Function):
         label_posterior = label_posterior * grad[:, None, None]
         occupancy = blank_posterior.clone()
         occupancy[:, :, :-1] += label_posterior
-        gradient = (logits - normaliser.to(logits.dtype)[..., None]).exp_()
-        gradient *= occupancy.to(logits.dtype)[..., None]
-        gradient[..., ctx.blank] -= blank_posterior.to(logits.dtype)
-        gradient[:, :, :-1].scatter_add_(3, index, -label_posterior.to(logits.dtype)[..., None])
-        return gradient, None, None, None, None
+        gradient = (logits.float() - normaliser[..., None]).exp_()
+        gradient *= occupancy[..., None]
+        gradient[..., ctx.blank] -= blank_posterior
+        gradient[:, :, :-1].scatter_add_(3, index, -label_posterior[..., None])
+        return gradient.to(logits.dtype), None, None, None, None

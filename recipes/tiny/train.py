@@ -205,15 +205,17 @@ class Trainer:
             ctc_logits = (
                 self.ctc_head(encoded).unflatten(2, (PHONES_PER_FRAME, len(PHONES) + 1)).flatten(1, 2)
             )
-            rnnt = None
-            if self.hours >= self.schedule.phone_only_hours:
-                projected = self.network.project(encoded, prompt.to(device))
-                start = torch.full_like(tokens[:, :1], self.config.blank_id)
-                predicted, _ = self.network.decoder(
-                    torch.cat([start, tokens], 1), self.network.initial_predictor_state(len(clips))
-                )
+        rnnt = None
+        if self.hours >= self.schedule.phone_only_hours:
+            # in fp32: rounded to bf16, these small parts stay on their plateau for hours
+            projected = self.network.project(encoded.float(), prompt.to(device))
+            start = torch.full_like(tokens[:, :1], self.config.blank_id)
+            predicted, _ = self.network.decoder(
+                torch.cat([start, tokens], 1), self.network.initial_predictor_state(len(clips))
+            )
+            with torch.autocast(device.type, torch.bfloat16):
                 logits = self.network.joint(projected[:, :, None], predicted[:, None])
-                rnnt = rnnt_loss(logits, tokens, frames, token_lengths, self.config.blank_id).sum()
+            rnnt = rnnt_loss(logits, tokens, frames, token_lengths, self.config.blank_id).sum()
         log_phones = torch.log_softmax(ctc_logits.float(), 2)
         if aligned:
             phone = aligned_loss(log_phones, batch.aligned.to(device))

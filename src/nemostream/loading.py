@@ -11,8 +11,8 @@ from nemostream.errors import BackendError, CheckpointError
 from nemostream.runtimes.protocol import Runtime
 
 EMBEDDED_MODEL = "tiny"
-Backend = Literal["onnx", "torch"]
-BACKENDS: tuple[Backend, ...] = ("onnx", "torch")
+Backend = Literal["onnx", "torch", "mlx"]
+BACKENDS: tuple[Backend, ...] = ("onnx", "torch", "mlx")
 
 
 def embedded_bundle() -> Path:
@@ -42,8 +42,8 @@ def load(
     Args:
         model: "tiny" (inside the package), a bundle folder, a ``.nemo`` file, a Hugging Face folder, an
             MLX-style folder, or a hub id such as "nvidia/nemotron-3.5-asr-streaming-0.6b".
-        backend: "onnx" or "torch"; None takes what fits: a bundle runs on its own runtime, a checkpoint on
-            PyTorch.
+        backend: "onnx", "torch" or "mlx"; None takes what fits: a bundle runs on its own runtime, a
+            checkpoint on PyTorch.
         threads: CPU threads; None lets the runtime choose.
         revision: of a hub id: a commit, to be sure of what is loaded.
 
@@ -54,8 +54,8 @@ def load(
     if backend is not None and backend not in BACKENDS:
         raise BackendError(f"Unknown backend {backend!r}; the valid ones are: {', '.join(BACKENDS)}.")
     bundle = embedded_bundle() if str(model) == EMBEDDED_MODEL else Path(model)
-    if str(model) == EMBEDDED_MODEL and backend == "torch":
-        return Model(_checkpoint_runtime(embedded_checkpoint(), threads, revision=None))
+    if str(model) == EMBEDDED_MODEL and backend in ("torch", "mlx"):
+        return Model(_checkpoint_runtime(embedded_checkpoint(), backend, threads, revision=None))
     if (bundle / "manifest.json").is_file():
         return Model(_bundle_runtime(bundle, backend, threads))
     if str(model) == EMBEDDED_MODEL:
@@ -67,27 +67,38 @@ def load(
             f"{model} is a checkpoint, not an ONNX bundle; make one with "
             f"`nemostream convert {model} --to onnx -o FOLDER`, or use --backend torch."
         )
-    return Model(_checkpoint_runtime(model, threads, revision))
+    return Model(_checkpoint_runtime(model, backend, threads, revision))
 
 
 def _bundle_runtime(bundle: Path, backend: str | None, threads: int | None) -> Runtime:
-    if backend == "torch":
-        raise BackendError(f"{bundle} is an ONNX bundle and cannot run on PyTorch; leave the backend out.")
+    if backend not in (None, "onnx"):
+        raise BackendError(f"{bundle} is an ONNX bundle and cannot run on {backend}; leave the backend out.")
     from nemostream.runtimes.onnx import OnnxRuntime
 
     return OnnxRuntime(bundle, threads=threads)
 
 
-def _checkpoint_runtime(model: str | Path, threads: int | None, revision: str | None) -> Runtime:
+def _checkpoint_runtime(
+    model: str | Path, backend: str | None, threads: int | None, revision: str | None
+) -> Runtime:
     from nemostream.checkpoints import load_checkpoint
 
     checkpoint = load_checkpoint(model, revision=revision)
     try:
+        if backend == "mlx":
+            if threads is not None:
+                raise BackendError("MLX chooses its threads itself; leave threads out.")
+            from nemostream.runtimes.mlx import MlxRuntime
+
+            return MlxRuntime(checkpoint)
         from nemostream.runtimes.torch import TorchRuntime
+
+        return TorchRuntime(checkpoint, threads=threads)
     except ModuleNotFoundError as error:
-        if error.name != "torch":
+        name = (error.name or "").partition(".")[0]
+        if name not in ("torch", "mlx"):
             raise
         raise BackendError(
-            "Running a checkpoint needs PyTorch; install it with `pip install 'nemostream[torch]'`."
+            f"Running a checkpoint on {name} needs that package; install it with "
+            f"`pip install 'nemostream[{name}]'`."
         ) from None
-    return TorchRuntime(checkpoint, threads=threads)

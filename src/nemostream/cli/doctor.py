@@ -31,7 +31,7 @@ _EXTRAS = {  # extra -> packages
     "av": ("av",),
     "hub": ("huggingface-hub",),
 }
-_RUNTIMES = {"onnx": "onnxruntime", "torch": "torch"}  # backend -> module
+_RUNTIMES = {"onnx": "onnxruntime", "torch": "torch", "mlx": "mlx"}  # backend -> module
 _CPU_FLAGS = (
     "avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16",
     "asimd", "asimddp", "fphp", "i8mm", "bf16", "sve",

@@ -67,7 +67,9 @@ def add_parser(
         help="name (see `nemostream models`), hub id, .nemo file, folder or bundle; default: tiny",
     )
     model.add_argument("--revision", help="commit of a hub id")
-    model.add_argument("--backend", choices=("onnx", "torch"), help="runtime; default: what fits the model")
+    model.add_argument(
+        "--backend", choices=("onnx", "torch", "mlx"), help="runtime; default: what fits the model"
+    )
     model.add_argument(
         "--threads", type=positive, metavar="N", help="CPU threads; default: the runtime's choice"
     )

@@ -1,7 +1,7 @@
 """MLX as a runtime: the encoder, and the decoder too or not, on the Apple GPU (on Linux, on the CPU).
 
-MLX's arrays and its queue of work belong to the thread that made them, so a runtime has a thread of its own for
-everything behind it, and its callers may be on any.
+MLX's arrays and its queue of work belong to the thread that made them, so a runtime has a thread of its
+own for everything behind it, and its callers may be on any.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Decoder(Protocol):
-    """Predictor and joint with the state of every slot: that part of `nemostream.runtimes.protocol.Runtime`."""
+    """Predictor and joint with the state of every slot: that part of the `Runtime` protocol."""
 
     def resize(self, slots: int) -> None:
         """Grow the arena."""

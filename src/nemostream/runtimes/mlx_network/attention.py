@@ -17,7 +17,7 @@ MASKED_SCORE = -1e4  # finite, so that a row with nothing to see gives no NaN, a
 
 
 def position_encoding(past: int, frames: int, hidden_size: int) -> Float32:
-    """Sinusoids of distances, [past + 2 * frames, hidden_size]; row r is the distance past + frames - 1 - r."""
+    """Sinusoids of distances, [past + 2 * frames, hidden_size]; row r is distance past + frames - 1 - r."""
     distance = np.arange(past + frames - 1, -frames - 1, -1, dtype=np.float32)
     rate = np.exp(np.arange(0, hidden_size, 2, dtype=np.float32) * np.float32(-np.log(10000.0) / hidden_size))
     angle = distance[:, None] * rate
@@ -61,7 +61,9 @@ class RelativeAttention(nn.Module):
         keys = mx.concatenate([past_keys, self.k_proj(x)], axis=1)
         values = mx.concatenate([past_values, self.v_proj(x)], axis=1)
         query = self._heads(self.q_proj(x))
-        skipped = (self.positions.shape[1] - past) // 2 - frames  # rows of distances that a shorter call lacks
+        skipped = (
+            self.positions.shape[1] - past
+        ) // 2 - frames  # rows of distances that a shorter call lacks
         positions = self.positions[:, skipped : skipped + past + 2 * frames]
         by_position = _relative_shift((query + self.bias_v[:, None]) @ positions.swapaxes(1, 2))
         mixed = mx.fast.scaled_dot_product_attention(

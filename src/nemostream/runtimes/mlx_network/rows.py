@@ -33,9 +33,7 @@ class CallMasks:
     lengths: Int64
 
     @classmethod
-    def of(
-        cls, mel_lengths: Int64, seen: Int64, att_context: Int64, mel_rows: int, past: int
-    ) -> CallMasks:
+    def of(cls, mel_lengths: Int64, seen: Int64, att_context: Int64, mel_rows: int, past: int) -> CallMasks:
         """Masks of a call.
 
         Args:
@@ -64,10 +62,8 @@ def stem_masks(start: Int64, lengths: Int64, rows: int) -> tuple[Bool, ...]:
     return tuple(masks)
 
 
-def chunk_mask(
-    frames: int, past: int, att_context: Int64, past_lengths: Int64, lengths: Int64
-) -> Bool:
-    """Which keys each query may see, [B, 1, frames, past + frames]: `nemostream.model.attention.chunk_mask`."""
+def chunk_mask(frames: int, past: int, att_context: Int64, past_lengths: Int64, lengths: Int64) -> Bool:
+    """Which keys a query may see, [B, 1, frames, past + frames]: see `model.attention.chunk_mask`."""
     query, key = np.arange(frames), np.arange(-past, frames)
     chunk = att_context[:, 1:] + 1
     behind = (query // chunk)[:, :, None] - (key // chunk)[:, None, :]  # numpy's // rounds down

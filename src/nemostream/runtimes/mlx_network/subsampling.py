@@ -28,7 +28,7 @@ class DepthwiseSeparable(nn.Module):
 
 
 class Subsampling(nn.Module):
-    """The stem (checkpoint prefix ``encoder.subsampling``); ``linear`` takes its input frequency by frequency."""
+    """The stem (checkpoint prefix ``encoder.subsampling``); ``linear`` takes its input by frequency."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Subsampling(nn.Module):
 
 
 def state_shapes(config: ModelConfig) -> list[tuple[int, ...]]:
-    """Shapes of the last input frames that the stem carries for one stream: [1, bins, channels] three times."""
+    """Shapes of the input frames that the stem carries for one stream: [1, bins, channels] each."""
     bins, channels = config.num_mel_bins, config.subsampling_channels
     half = bins // 2 + 1
     return [(1, bins, 1), (1, half, channels), (1, half // 2 + 1, channels)]

@@ -66,9 +66,7 @@ PRECISIONS = {
 }
 
 
-def build_encoder(
-    checkpoint: Checkpoint, precision: Precision, past: int, max_frames: int
-) -> EncoderNetwork:
+def build_encoder(checkpoint: Checkpoint, precision: Precision, past: int, max_frames: int) -> EncoderNetwork:
     """Encoder, prompt and projection with a checkpoint's weights.
 
     Args:
@@ -80,7 +78,8 @@ def build_encoder(
     Raises:
         BackendError: if it should be quantised and no layer can be.
     """
-    config, weights = checkpoint.config, {}
+    config = checkpoint.config
+    weights: dict[str, mx.array] = {}
     for name, array in checkpoint.tensors.items():
         if not name.startswith(DECODER_PREFIXES):
             weights |= convert(name, array, config, past, max_frames)
@@ -95,9 +94,7 @@ def build_encoder(
 
 def build_decoder(checkpoint: Checkpoint) -> DecoderNetwork:
     """Predictor and joint with a checkpoint's weights, in fp32."""
-    weights = {
-        name: array for name, array in checkpoint.tensors.items() if name.startswith(DECODER_PREFIXES)
-    }
+    weights = {name: array for name, array in checkpoint.tensors.items() if name.startswith(DECODER_PREFIXES)}
     network = DecoderNetwork(checkpoint.config)
     _load(network, weights, lambda name: mx.float32)
     mx.eval(network.parameters())

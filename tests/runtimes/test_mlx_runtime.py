@@ -1,0 +1,92 @@
+"""MLX computes what the reference network computes, for many streams at once and from any thread."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import numpy as np
+import pytest
+
+from nemostream.checkpoints import load_checkpoint
+from nemostream.engine.model import Model
+from nemostream.runtimes.protocol import Runtime
+from nemostream.runtimes.torch import TorchRuntime
+from tests.conftest import REPOSITORY
+from tests.models import small_checkpoint, small_config
+
+pytest.importorskip("mlx.core", reason="the extra mlx is not installed")
+
+from nemostream.runtimes.mlx import MlxRuntime
+
+GOLDEN = REPOSITORY / "tests" / "data" / "golden"
+CONTEXTS = np.array([[56, 3], [56, 1]])
+# of the largest encoder output; half precision keeps 11 (fp16) or 8 (bf16) bits through two layers, quantised
+# weights 8 or 4
+BOUNDS = {"fp32": 1e-5, "fp16": 2e-2, "bf16": 1e-1, "8bit": 5e-2}
+
+
+def mel_of(calls: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((calls, 2, 32, 128)).astype(np.float32)
+
+
+def encode_all(runtime: Runtime, mel: np.ndarray, rows: list[int]) -> np.ndarray:
+    """Six calls of the given rows, slot = row."""
+    runtime.resize(2)
+    for row in rows:
+        runtime.reset(row)
+    outputs = []
+    for call in mel:
+        full = np.full(len(rows), 32)
+        encoded, _ = runtime.encode(rows, call[rows], full, np.array([9, 0])[rows], CONTEXTS[rows])
+        outputs.append(encoded)
+    return np.concatenate(outputs, axis=1)
+
+
+@pytest.mark.parametrize("prompt", [True, False])
+def test_six_steps_of_two_calls_equal_the_reference(prompt: bool) -> None:
+    checkpoint = small_checkpoint(small_config(prompt=prompt))
+    mel = mel_of(6)
+    ours, theirs = (encode_all(kind(checkpoint), mel, [0, 1]) for kind in (MlxRuntime, TorchRuntime))
+    assert np.abs(ours - theirs).max() < BOUNDS["fp32"] * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_half_precision_stays_near(precision: str) -> None:
+    checkpoint = small_checkpoint(small_config())
+    mel = mel_of(6)
+    ours = encode_all(MlxRuntime(checkpoint, precision=precision), mel, [0, 1])
+    theirs = encode_all(TorchRuntime(checkpoint), mel, [0, 1])
+    difference = np.abs(ours - theirs).max() / np.abs(theirs).max()
+    assert 1e-6 < difference < BOUNDS[precision]
+
+
+def test_a_stream_does_not_depend_on_its_neighbour() -> None:
+    runtime = MlxRuntime(small_checkpoint(small_config()))
+    mel = mel_of(6)
+    together = encode_all(runtime, mel, [0, 1])
+    for row in (0, 1):
+        alone = encode_all(runtime, mel, [row])  # the slot is used again, after a reset
+        assert np.abs(alone[0] - together[row]).max() < 1e-5 * np.abs(together).max()
+
+
+@pytest.mark.parametrize("right", [0, 3, 6, 13])
+def test_tokens_of_nemo(right: int) -> None:
+    expected = json.loads((GOLDEN / "a0.json").read_text())[f"R{right}"]
+    model = Model(MlxRuntime(load_checkpoint(GOLDEN / "multi.nemo")))
+    transcript = model.transcribe(GOLDEN / "a0.wav", "de-DE", latency=80 * (right + 1))
+    assert [token.id for token in transcript.tokens] == expected["tokens"]
+    assert [token.frame for token in transcript.tokens] == expected["frames"]
+
+
+def test_it_can_be_called_from_any_thread() -> None:
+    runtime = MlxRuntime(small_checkpoint(small_config()))
+    mel = mel_of(2)
+    expected = encode_all(runtime, mel, [0, 1])
+    results: list[np.ndarray] = []
+    for _ in range(3):
+        thread = threading.Thread(target=lambda: results.append(encode_all(runtime, mel, [0, 1])))
+        thread.start()
+        thread.join()
+    assert len(results) == 3
+    assert all(np.array_equal(result, expected) for result in results)
