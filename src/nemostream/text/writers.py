@@ -80,7 +80,8 @@ def to_json(recognition: Recognition) -> str:
     Keys: ``file``, ``model``, ``backend``, ``language``, ``duration`` (s), ``att_context_size``, ``text``,
     ``words`` (``text``, ``start``, ``end`` in s, ``confidence`` if it is known) and ``tokens`` (``id``,
     ``piece``, encoder ``frame``, ``time`` in s). With split channels, ``language``, ``duration``, ``text``,
-    ``words`` and ``tokens`` stand in the objects of the list ``channels`` instead, each with its number as ``channel``.
+    ``words`` and ``tokens`` stand in the objects of the list ``channels`` instead, each with its number as
+    ``channel``.
     """
     head: dict[str, Any] = {
         "file": recognition.file,
