@@ -43,7 +43,7 @@ def test_all_is_well(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     result = run("doctor")
     assert (result.code, result.err) == (0, "")
     assert "run onnx   works: " in result.out
-    assert "100% of the words as they should be" in result.out
+    assert "100% of the words as expected" in result.out
     assert "run torch  works: " in result.out
     for word in ("python ", "processor ", "threads ", "numpy ", "onnxruntime ", "coremltools missing"):
         assert word in result.out

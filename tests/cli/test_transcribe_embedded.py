@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import soundfile
 
+import nemostream
 from nemostream.cli.doctor import words_in_common
 from nemostream.loading import embedded_bundle
 from tests.conftest import REPOSITORY
@@ -90,3 +92,21 @@ def test_the_doctor_is_content(run: Run) -> None:
     result = run("doctor")
     assert result.code == 0, result.out + result.err
     assert "run onnx   works" in result.out
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_packets_give_the_same_tokens(seed: int) -> None:
+    data = soundfile.read(EXAMPLES[seed % len(EXAMPLES)], dtype="int16")[0].astype("<i2").tobytes()
+    model = nemostream.load()
+    generator = random.Random(seed)
+
+    def tokens(sizes: list[int]) -> list[tuple[int, int]]:
+        with model.stream(latency=int(LATENCIES[seed]), encoding="s16le") as session:
+            events, start = [], 0
+            for size in [*sizes, len(data)]:
+                events += session.feed(data[start : start + size])
+                start += size
+            events += session.finish()
+        return [(token.id, token.frame) for event in events for token in event.tokens]
+
+    assert tokens([generator.randint(1, 9999) for _ in range(60)]) == tokens([]) != []
