@@ -21,10 +21,6 @@ from .conftest import Run
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.flac"))
 LATENCIES = ("80", "160", "320", "560", "1120")
 
-pytestmark = pytest.mark.skipif(
-    not (embedded_bundle() / "manifest.json").is_file(), reason="the embedded model is not trained yet"
-)
-
 
 @pytest.fixture(autouse=True)
 def _offline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ def test_half_an_hour_of_silence_then_speech() -> None:
             session.feed(silence)
             memory.append(resident_kilobytes())
         events = session.feed(samples) + session.finish()
-    assert max(memory[30:]) - memory[30] < 4000  # kB; what the allocator keeps varies by a few pages
+    # kB; keeping the mel frames alone would be 77,000, and what the allocator holds varies by some thousand
+    assert np.median(memory[-30:]) - np.median(memory[30:60]) < 10_000
     heard = {token for token, _ in tokens_of(events)}
     assert len(heard & {token.id for token in model.transcribe(samples, latency=1120).tokens}) >= 3
