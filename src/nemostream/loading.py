@@ -94,7 +94,7 @@ def _checkpoint_runtime(
         from nemostream.runtimes.torch import TorchRuntime
 
         return TorchRuntime(checkpoint, threads=threads)
-    except ModuleNotFoundError as error:
+    except ImportError as error:  # plain mlx on Linux is there but can't be imported
         name = (error.name or "").partition(".")[0]
         if name not in ("torch", "mlx"):
             raise
