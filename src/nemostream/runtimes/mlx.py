@@ -12,11 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
-import numpy as np
-
 from nemostream.checkpoints.checkpoint import Checkpoint
-from nemostream.config import SUBSAMPLING_FACTOR
 from nemostream.errors import BackendError
+from nemostream.runtimes.calls import check_call
 from nemostream.runtimes.mlx_network.streams import DecoderStreams, EncoderStreams
 from nemostream.runtimes.mlx_network.weights import PRECISIONS, Precision
 from nemostream.runtimes.protocol import Float32, Framing, Int64
@@ -125,7 +123,7 @@ class MlxRuntime:
             BackendError: if the call is not a whole number of frames, longer than ``max_frames``, or needs
                 more left context than there is room for; or MLX fails.
         """
-        self._check_call(mel, att_context)
+        check_call(self, mel, att_context)
         return self._run(self._halves.encoder.encode, slots, mel, mel_lengths, prompt_ids, att_context)
 
     def predict(self, slots: list[int], tokens: Int64) -> Float32:
@@ -139,21 +137,6 @@ class MlxRuntime:
     def joint_logits(self, encoded: Float32, predicted: Float32) -> Float32:
         """See `nemostream.runtimes.protocol.Runtime.joint_logits`."""
         return self._run(self._halves.decoder.joint_logits, encoded, predicted)
-
-    def _check_call(self, mel: Float32, att_context: Int64) -> None:
-        rows = mel.shape[1]
-        frames, rest = divmod(rows, SUBSAMPLING_FACTOR)
-        if rest or not frames:
-            raise BackendError(f"A call of {rows} mel rows was made; a multiple of 8 was expected.")
-        if self.max_frames is not None and frames > self.max_frames:
-            raise BackendError(
-                f"A call of {frames} encoder frames was made; this runtime takes {self.max_frames} at most."
-            )
-        left = int(np.max(att_context[:, 0]))
-        if left > self.left_context:
-            raise BackendError(
-                f"A left context of {left} frames was asked for; there is room for {self.left_context}."
-            )
 
     def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function on the runtime's thread and wait for it."""

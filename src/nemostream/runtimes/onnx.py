@@ -13,9 +13,10 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from nemostream.checkpoints.bundle import TOKENS, read_manifest
-from nemostream.config import SUBSAMPLING_FACTOR, ModelConfig
+from nemostream.config import ModelConfig
 from nemostream.errors import BackendError
 from nemostream.runtimes import onnx_graphs as graphs
+from nemostream.runtimes.calls import check_call
 from nemostream.runtimes.history import History
 from nemostream.runtimes.protocol import Float32, Framing, Int64, PredictorState
 from nemostream.text.tokenizer import Tokenizer
@@ -137,7 +138,7 @@ class OnnxRuntime:
             BackendError: if the call is not a whole number of frames, longer than ``max_frames``, or needs
                 more left context than there is room for.
         """
-        frames = self._check_call(mel, att_context)
+        frames = check_call(self, mel, att_context)
         seen, batch = self._frames[slots], len(slots)
         past, gated = self._histories
         inputs: Bindings = [
@@ -205,23 +206,6 @@ class OnnxRuntime:
         """The graph's names of the series of each history."""
         keys, values, gated = (graphs.layer_inputs(kind, self.config.num_layers) for kind in graphs.KINDS)
         return keys + values, gated
-
-    def _check_call(self, mel: Float32, att_context: Int64) -> int:
-        """Return the encoder frames of a call, or raise `BackendError`."""
-        rows = int(mel.shape[1])
-        frames, rest = divmod(rows, SUBSAMPLING_FACTOR)
-        if rest or not frames:
-            raise BackendError(f"A call of {rows} mel rows was made; a multiple of 8 was expected.")
-        if self.max_frames is not None and frames > self.max_frames:
-            raise BackendError(
-                f"A call of {frames} encoder frames was made; this bundle takes {self.max_frames} at most."
-            )
-        left = int(np.max(att_context[:, 0]))
-        if left > self.left_context:
-            raise BackendError(
-                f"A left context of {left} frames was asked for; there is room for {self.left_context}."
-            )
-        return frames
 
     def _run_encoder(self, inputs: Bindings, outputs: Bindings) -> None:
         try:
