@@ -51,6 +51,9 @@ class Framer(Protocol):
     def ready(self) -> int:
         """Chunks that can be taken now; after `finish`, a short last one counts too."""
 
+    def missing(self) -> int:
+        """Mel frames that the next chunk still needs; 0 if one is ready."""
+
     def take(self, chunks: int) -> Call:
         """Take that many chunks, at most `ready`."""
 
@@ -80,6 +83,10 @@ class NativeFramer:
             return 0
         whole, rest = divmod(len(self._pending), self._rows)
         return whole + (1 if self.finished and rest else 0)
+
+    def missing(self) -> int:
+        """Mel frames that the next chunk still needs; 0 if one is ready."""
+        return 0 if self.ready() else max(1, self._rows - len(self._pending))
 
     def take(self, chunks: int) -> Call:
         """Take ``chunks`` chunks; the last one of a stream is padded with zeros to its full size.

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import NoReturn, TextIO
 
 from nemostream import __version__
-from nemostream.cli import bench, convert, doctor, inspect, listen, models, transcribe, verify
+from nemostream.cli import bench, convert, doctor, inspect, listen, models, serve, transcribe, verify
 from nemostream.cli import eval as evaluation
 from nemostream.cli.messages import report_error, report_exception, report_warning
 from nemostream.errors import NemostreamError
@@ -50,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     volume.add_argument("-q", "--quiet", action="store_true", help="no progress and no warnings, only errors")
     volume.add_argument("-v", "--verbose", action="store_true", help="say more, and give tracebacks")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (transcribe, listen, models, inspect, convert, verify, evaluation, bench, doctor):
+    for command in (transcribe, listen, serve, models, inspect, convert, verify, evaluation, bench, doctor):
         command.add_parser(commands, common)
     return parser
 

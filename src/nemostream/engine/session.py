@@ -22,7 +22,7 @@ from nemostream.audio import (
     check_finite,
     select_channels,
 )
-from nemostream.config import SAMPLE_RATE
+from nemostream.config import FRAME_MS, SAMPLE_RATE
 from nemostream.decoding.beam import BeamHypothesis
 from nemostream.engine.engine import Engine
 from nemostream.engine.stream import Stream
@@ -74,6 +74,7 @@ class Session:
         self._tokens: list[Token] = []
         self._text: list[str] = []
         self._open = True
+        self._ended = False
 
     @property
     def language(self) -> str | None:
@@ -88,6 +89,8 @@ class Session:
     def feed(self, audio: bytes | bytearray | memoryview | NDArray[np.generic]) -> list[Event]:
         """Take the next audio and return what it brought: nothing, or one event, or one per utterance.
 
+        A server that steps many sessions at once calls `push` and `step_sessions` instead.
+
         Args:
             audio: raw bytes in the session's encoding, cut anywhere, or an array [N] or [N, channels] of
                 float or integer samples.
@@ -96,23 +99,43 @@ class Session:
             AudioError: if it can't be used; the session stays as it was before this call.
             SessionError: after `finish` or `close`.
         """
-        self._check_open()
-        samples = self._mono(audio)
-        self._samples_in += len(samples)
-        self._push(self._resampler.feed(samples))
+        self.push(audio)
         return self._events(self._run(self._chunks_per_call), final=False)
 
     def finish(self) -> list[Event]:
         """End the stream: flush resampler, features and look-ahead, and return the final event."""
+        self.end()
+        return self._last_events(self._run(1))
+
+    def push(self, audio: bytes | bytearray | memoryview | NDArray[np.generic]) -> None:
+        """Take the next audio, as `feed` does, and leave the encoder's work to `step_sessions`."""
+        self._check_open()
+        samples = self._mono(audio)
+        self._samples_in += len(samples)
+        self._push(self._resampler.feed(samples))
+
+    def end(self) -> None:
+        """No more audio will come; what is left to do, `step_sessions` does."""
         self._check_open()
         self._push(self._resampler.finish())
         self._stream.finish()
-        tokens = self._run(1)
-        if self._stream.decoder is not None:
-            tokens += self._tokens_of(self._stream.decoder.finish(self._stream.hypothesis))
-        events = self._events(tokens, final=True)
-        self.close()
-        return events
+        self._ended = True
+
+    @property
+    def ready(self) -> int:
+        """Chunks that wait for the encoder."""
+        return self._stream.framer.ready()
+
+    @property
+    def seconds_missing(self) -> float:
+        """Audio until the next chunk is ready, 0 if one is; a resampler's own delay is not counted."""
+        frames = self._stream.framer.missing()
+        return self._stream.features.missing(frames) / SAMPLE_RATE if frames else 0.0
+
+    @property
+    def chunk_seconds(self) -> float:
+        """Length of a chunk of audio."""
+        return self._stream.chunk_frames * FRAME_MS / 1000
 
     def close(self) -> None:
         """Give up the stream without its last words. Does nothing after `finish`."""
@@ -144,7 +167,7 @@ class Session:
         self.close()
 
     def _check_open(self) -> None:
-        if not self._open:
+        if not self._open or self._ended:
             raise SessionError("This session is over; make a new one with Model.stream().")
 
     def _mono(self, audio: bytes | bytearray | memoryview | NDArray[np.generic]) -> NDArray[np.float32]:
@@ -180,8 +203,24 @@ class Session:
             tokens += self._tokens_of(emitted)
         return tokens
 
+    def _deliver(self, emitted: list[tuple[int, int]]) -> list[Event]:
+        """Events of tokens that a step for many sessions gave this one."""
+        tokens = self._tokens_of(emitted)
+        if self._ended and not self.ready:
+            return self._last_events(tokens)
+        return self._events(tokens, final=False)
+
+    def _last_events(self, tokens: list[Token]) -> list[Event]:
+        if self._stream.decoder is not None:
+            tokens = tokens + self._tokens_of(self._stream.decoder.finish(self._stream.hypothesis))
+        events = self._events(tokens, final=True)
+        self.close()
+        return events
+
     def _tokens_of(self, emitted: list[tuple[int, int]]) -> list[Token]:
         """Tokens that the decoder has just given, with their probabilities if it keeps them."""
+        if not emitted:
+            return []
         pieces = self._tokenizer.pieces
         log_probs: Sequence[float | None] = self._stream.hypothesis.log_probs or [None] * len(emitted)
         return [
@@ -228,3 +267,20 @@ class Session:
             Alternative(self._tokenizer.decode([*shared, *ending]), score)
             for ending, score in hypothesis.alternatives
         )
+
+
+def step_sessions(sessions: Sequence[Session], chunks: int = 1) -> list[list[Event]]:
+    """Take up to ``chunks`` chunks of every session through the encoder in as few calls as possible.
+
+    Args:
+        sessions: of one model, none of them twice. What a session gets does not depend on the others.
+        chunks: the most that one session may take.
+
+    Returns:
+        for each session its events. One that has ended and has no chunk left gives its final event and is
+        closed, so that it must not be given again.
+    """
+    if not sessions:
+        return []
+    emitted = sessions[0]._engine.step([session._stream for session in sessions], chunks)
+    return [session._deliver(tokens) for session, tokens in zip(sessions, emitted, strict=True)]

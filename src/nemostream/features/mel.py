@@ -100,6 +100,10 @@ class IncrementalLogMel:
         self._pending = np.concatenate([self._pending, emphasised])
         return self._emit((self._pending.size - WINDOW_SAMPLES) // MEL_HOP_SAMPLES + 1)
 
+    def missing(self, frames: int) -> int:
+        """How many more samples complete that many more frames."""
+        return max(0, WINDOW_SAMPLES + (frames - 1) * MEL_HOP_SAMPLES - self._pending.size)
+
     def finish(self) -> Float32:
         """Return the last frames: in all, N samples give N // 160. The object is spent afterwards."""
         due = self._samples // MEL_HOP_SAMPLES - self._frames

@@ -1,0 +1,90 @@
+"""Who may use the server: API keys, origins of web pages, and how often."""
+
+from __future__ import annotations
+
+import secrets
+
+from limits import RateLimitItemPerMinute
+from limits.storage import MemoryStorage
+from limits.strategies import SlidingWindowCounterRateLimiter
+from starlette.requests import HTTPConnection
+
+from nemostream.errors import NemostreamError
+from nemostream.serve.config import ServeConfig
+from nemostream.serve.metrics import Metrics
+
+_KEY_SUBPROTOCOL = "openai-insecure-api-key."  # how browsers, which can't set headers, give a key
+
+
+class Denied(NemostreamError):  # noqa: N818 - an answer, not a fault
+    """A request that may not be served; ``status`` is that of HTTP."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.reason = status, reason
+
+
+class Access:
+    """Checks every request before anything else is done for it."""
+
+    def __init__(self, config: ServeConfig, metrics: Metrics) -> None:
+        self._keys = [key.encode() for key in config.api_keys]
+        self._origins = set(config.origins)
+        self._metrics = metrics
+        limit = config.connections_per_minute
+        self._limit = RateLimitItemPerMinute(limit) if limit else None
+        self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
+
+    def check(self, connection: HTTPConnection) -> None:
+        """Let a request pass, or not.
+
+        Raises:
+            Denied: 401 without a valid key, 403 from a strange web page, 429 too often.
+        """
+        self._check_origin(connection)
+        if not connection.scope.get("key_follows"):
+            self.check_key(connection)
+        caller = key_of(connection) or (connection.client.host if connection.client else "unknown")
+        if self._limit is not None and not self._limiter.hit(self._limit, caller):
+            self._deny(429, "rate", f"More than {self._limit.amount} connections a minute; wait a little.")
+
+    def check_key(self, connection: HTTPConnection, key: str | None = None) -> None:
+        """Check the key of a request, or one that a message brought.
+
+        Raises:
+            Denied: without a valid key, if keys are needed.
+        """
+        if self._keys and not self._is_valid(key or key_of(connection)):
+            self._deny(401, "key", "A valid API key is needed: send the header Authorization: Bearer KEY.")
+
+    def _check_origin(self, connection: HTTPConnection) -> None:
+        """A page of another site may not use a server that happens to listen on the reader's machine."""
+        origin = connection.headers.get("origin")
+        if origin is None or origin in self._origins:
+            return
+        if origin.partition("://")[2] != connection.headers.get("host"):
+            self._deny(403, "origin", f"Pages of {origin} may not use this server; add it to origins.")
+
+    def _is_valid(self, given: str | None) -> bool:
+        if given is None:
+            return False
+        # every key is compared, so that the time says nothing
+        return any([secrets.compare_digest(given.encode(), key) for key in self._keys])  # noqa: C419
+
+    def _deny(self, status: int, reason: str, message: str) -> None:
+        self._metrics.refused.labels(reason).inc()
+        raise Denied(status, reason, message)
+
+
+def key_of(connection: HTTPConnection) -> str | None:
+    """The API key that a request carries: a header, or a WebSocket subprotocol."""
+    scheme, _, key = connection.headers.get("authorization", "").partition(" ")
+    if scheme.lower() in ("bearer", "token") and key:
+        return key.strip()
+    offered: list[str] = connection.scope.get("subprotocols", [])
+    for index, protocol in enumerate(offered):
+        if protocol.startswith(_KEY_SUBPROTOCOL):
+            return protocol.removeprefix(_KEY_SUBPROTOCOL)
+        if protocol.lower() in ("token", "bearer") and index + 1 < len(offered):  # Deepgram's way
+            return offered[index + 1]
+    return None

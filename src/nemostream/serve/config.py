@@ -1,0 +1,178 @@
+"""`ServeConfig`: defaults < file < environment < flags."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from nemostream.errors import ConfigError
+
+PREFIX = "NEMOSTREAM_SERVE_"
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """Everything that can be set; a file names the fields, the environment ``NEMOSTREAM_SERVE_`` and the field.
+
+    Attributes:
+        model: what `nemostream.load` takes.
+        backend: runtime; None: what fits the model.
+        threads: CPU threads of the model.
+        latency: of calls that ask for none, in milliseconds; None is the model's default.
+        language: of calls that ask for none; None is the model's default.
+        host: address to listen on; other than loopback only with API keys, or ``open`` set.
+        port: 0 takes a free one.
+        open: allow everybody who can reach the port, without keys.
+        slots: calls at the same time; 0 measures at start what the machine holds.
+        max_slots: the most that measuring may give.
+        max_batch: calls in one encoder step.
+        gather_ms: how long a chunk may wait for others to share its step.
+        api_keys: of which a client must give one; empty: none is needed.
+        api_keys_file: with a key a line, instead.
+        origins: other web sites whose pages may use this server, such as https://example.org.
+        max_upload_mb: size of a file.
+        max_message_kb: size of one WebSocket message.
+        queue_seconds: audio of one call that may wait; a client that sends faster is slowed down.
+        idle_seconds: a conversation without any message for so long is closed.
+        resume_seconds: how long a conversation that lost its connection can be taken up again.
+        connections_per_minute: of one key or address; 0: no limit.
+        drain_seconds: at shutdown, how long calls may go on.
+        wyoming_port: also serve the Wyoming protocol on this port; 0: do not.
+        log_level: debug, info, warning or error.
+    """
+
+    model: str = "tiny"
+    backend: str | None = None
+    threads: int | None = None
+    latency: int | None = None
+    language: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8000
+    open: bool = False
+    slots: int = 0
+    max_slots: int = 512
+    max_batch: int = 64
+    gather_ms: int = 20
+    api_keys: tuple[str, ...] = ()
+    api_keys_file: str | None = None
+    origins: tuple[str, ...] = ()
+    max_upload_mb: int = 200
+    max_message_kb: int = 1024
+    queue_seconds: float = 10.0
+    idle_seconds: float = 60.0
+    resume_seconds: float = 30.0
+    connections_per_minute: int = 600
+    drain_seconds: float = 30.0
+    wyoming_port: int = 0
+    log_level: str = "info"
+
+    def checked(self) -> ServeConfig:
+        """Return it with the key file read.
+
+        Raises:
+            ConfigError: if a value makes no sense, or everybody could use the server without meaning it.
+        """
+        config = self
+        if self.api_keys_file is not None:
+            try:
+                lines = Path(self.api_keys_file).read_text(encoding="utf-8").split()
+            except OSError as error:
+                raise ConfigError(f"{self.api_keys_file}: the key file can't be read ({error.strerror}).") from error
+            if not lines:
+                raise ConfigError(f"{self.api_keys_file} has no key; one a line was expected.")
+            config = replace(config, api_keys=(*self.api_keys, *lines), api_keys_file=None)
+        if config.host not in LOOPBACK and not config.api_keys and not config.open:
+            raise ConfigError(
+                f"Listening on {config.host} would let everybody on the network use this server; set api_keys, "
+                "or open = true if that is meant."
+            )
+        for name in ("max_slots", "max_batch", "max_upload_mb", "max_message_kb", "idle_seconds", "queue_seconds"):
+            if getattr(config, name) <= 0:
+                raise ConfigError(f"{name} is {getattr(config, name)}; a positive number was expected.")
+        for name in ("port", "slots", "gather_ms", "resume_seconds", "connections_per_minute", "drain_seconds"):
+            if getattr(config, name) < 0:
+                raise ConfigError(f"{name} is {getattr(config, name)}; 0 or more was expected.")
+        if config.log_level not in ("debug", "info", "warning", "error"):
+            raise ConfigError(f"log_level is {config.log_level!r}; debug, info, warning or error was expected.")
+        return config
+
+
+def read_config(
+    file: Path | None, environment: Mapping[str, str] = os.environ, flags: Mapping[str, Any] | None = None
+) -> ServeConfig:
+    """Put the settings together; what comes later wins: defaults, file, environment, flags.
+
+    Args:
+        file: TOML with the fields' names at its top level.
+        environment: variables, of which those that begin with `PREFIX` count.
+        flags: from a command line; None stands for what was not given.
+
+    Raises:
+        ConfigError: on an unknown key, or a value of the wrong type.
+    """
+    types = get_type_hints(ServeConfig)
+    values: dict[str, Any] = {}
+    if file is not None:
+        try:
+            given = tomllib.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"{file}: the configuration can't be read ({error.strerror}).") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file} is not TOML: {error}.") from error
+        for key, value in given.items():
+            values[key] = _typed(key, value, types, str(file))
+    for name, text in environment.items():
+        if name.startswith(PREFIX):
+            key = name.removeprefix(PREFIX).lower()
+            _check_known(key, types, name)
+            values[key] = _parsed(text, types[key], name)
+    for key, value in (flags or {}).items():
+        if value is not None:
+            values[key] = tuple(value) if isinstance(value, list) else value
+    return ServeConfig(**values).checked()
+
+
+def _check_known(key: str, types: Mapping[str, Any], source: str) -> None:
+    if key not in types:
+        known = ", ".join(field.name for field in fields(ServeConfig))
+        raise ConfigError(f"{source}: there is no setting {key!r}; the settings are: {known}.")
+
+
+def _typed(key: str, value: object, types: Mapping[str, Any], source: str) -> object:
+    _check_known(key, types, source)
+    kind = types[key]
+    if kind == tuple[str, ...] and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) not in (kind, *getattr(kind, "__args__", ())) or kind == tuple[str, ...]:
+        raise ConfigError(f"{source}: {key} is {value!r}; a value of type {_name(kind)} was expected.")
+    return value
+
+
+def _parsed(text: str, kind: Any, source: str) -> object:
+    """A value from the environment, which is text; lists are separated by commas."""
+    if kind == tuple[str, ...]:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    if kind is bool:
+        if text.lower() not in ("true", "false", "1", "0"):
+            raise ConfigError(f"{source} is {text!r}; true or false was expected.")
+        return text.lower() in ("true", "1")
+    for convert in (int, float):
+        if kind is convert or convert in getattr(kind, "__args__", ()):
+            try:
+                return convert(text)
+            except ValueError:
+                raise ConfigError(f"{source} is {text!r}; a number was expected.") from None
+    return text
+
+
+def _name(kind: Any) -> str:
+    if kind == tuple[str, ...]:
+        return "list of strings"
+    return str(getattr(kind, "__name__", kind)).replace("int | None", "int").replace("str | None", "str")

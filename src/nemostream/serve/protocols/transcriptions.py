@@ -1,0 +1,210 @@
+"""``POST /v1/audio/transcriptions`` and ``GET /v1/models``, as OpenAI has them.
+
+A file is one more call of the scheduler, which takes several chunks of it in a step when live calls leave time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any, BinaryIO
+
+import numpy as np
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+
+from nemostream.audio import AudioFile
+from nemostream.audio.channels import select_channels
+from nemostream.errors import NemostreamError
+from nemostream.results import Transcript
+from nemostream.serve.access import Denied
+from nemostream.serve.call import Call, CallOptions, News, Result
+from nemostream.serve.conversation import with_latency
+from nemostream.serve.scheduler import Refused
+from nemostream.serve.server import Server
+from nemostream.text.segments import segments_of
+from nemostream.text.writers import WRITERS, Recognition
+
+FORMATS = ("json", "verbose_json", "text", "srt", "vtt")
+_BLOCK_SECONDS = 2.0
+_CHUNKS = 4  # of a file in one step
+
+
+async def models(request: Request) -> Response:
+    """``GET /v1/models``: the one model, with its languages and latencies."""
+    server: Server = request.app.state.server
+    try:
+        server.access.check(request)
+    except Denied as error:
+        return problem(str(error), error.status)
+    return JSONResponse({"object": "list", "data": [server.describe()]})
+
+
+async def transcriptions(request: Request) -> Response:
+    """``POST /v1/audio/transcriptions``: a file as a form's ``file``."""
+    server: Server = request.app.state.server
+    limit = server.config.max_upload_mb * 1_000_000
+    try:
+        server.access.check(request)
+        if int(request.headers.get("content-length") or 0) > limit:
+            return problem(f"The file is larger than {server.config.max_upload_mb} MB, the limit here.", 413)
+        form = await request.form(max_files=1, max_part_size=1 << 20)
+        try:
+            return await _transcribe(server, form)
+        except BaseException:
+            await form.close()
+            raise
+    except Denied as error:
+        return problem(str(error), error.status)
+    except Refused as error:
+        return problem(str(error), 503)
+    except NemostreamError as error:
+        return problem(str(error), 400)
+    except HTTPException as error:
+        return problem(error.detail, error.status_code)
+
+
+def problem(message: str, status: int) -> JSONResponse:
+    """An error as OpenAI's clients read it."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    headers = {"Retry-After": "5"} if status in (429, 503) else None
+    body = {"error": {"message": message, "type": kind, "param": None, "code": None}}
+    return JSONResponse(body, status, headers=headers)
+
+
+async def _transcribe(server: Server, form: FormData) -> Response:
+    upload = form.get("file")
+    if not isinstance(upload, UploadFile):
+        return problem("The form has no file; send the recording as the field `file`.", 400)
+    if upload.size is not None and upload.size > server.config.max_upload_mb * 1_000_000:
+        return problem(f"The file is larger than {server.config.max_upload_mb} MB, the limit here.", 413)
+    text_fields = {name: value for name, value in form.items() if isinstance(value, str)}
+    wanted = text_fields.get("response_format", "json")
+    if wanted not in FORMATS:
+        return problem(f"response_format is {wanted!r}; one of {', '.join(FORMATS)} was expected.", 400)
+    options = with_latency(server.default_options(), text_fields)
+    options = replace(options, encoding="f32le", chunks=_CHUNKS)
+    name = upload.filename or "the file"
+    file = await asyncio.to_thread(_open, upload.file, name)
+    job = _Job(server, options, file, form)
+    if text_fields.get("stream", "false").lower() == "true":
+        return StreamingResponse(_events(job), media_type="text/event-stream")
+    async with job:
+        results = [result async for result in job.results()]
+    return _answer(wanted, server, results, name, job.seconds)
+
+
+def _open(file: BinaryIO, name: str) -> AudioFile:
+    try:
+        audio = AudioFile(file)
+    except NemostreamError as error:
+        raise type(error)(str(error).replace("<stream>", name)) from None
+    audio.name = name
+    return audio
+
+
+class _Job:
+    """One file on its way through a call; an async context manager that ends it whatever happens."""
+
+    def __init__(self, server: Server, options: CallOptions, file: AudioFile, form: FormData) -> None:
+        options = replace(options, sample_rate=file.sample_rate)
+        self._file, self._form, self._server = file, form, server
+        self._news: asyncio.Queue[News] = asyncio.Queue()
+        (self._call,) = server.open(options, self._on_news)
+        self.seconds = 0.0
+
+    async def __aenter__(self) -> _Job:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close(self._call)
+        self._file.close()
+        await self._form.close()
+
+    def _on_news(self, call: Call, news: News) -> None:
+        self._news.put_nowait(news)
+
+    async def results(self) -> AsyncIterator[Result]:
+        """Feed the file, and yield what comes."""
+        feeding = asyncio.create_task(self._feed())
+        try:
+            while True:
+                waiting = asyncio.create_task(self._news.get())
+                await asyncio.wait({waiting, feeding}, return_when=asyncio.FIRST_COMPLETED)
+                if feeding.done() and feeding.exception() is not None:
+                    waiting.cancel()
+                    raise feeding.exception() or AssertionError
+                news = await waiting
+                if news.error is not None:
+                    raise NemostreamError(news.error)
+                if news.result is not None:
+                    yield news.result
+                if news.ended:
+                    return
+        finally:
+            feeding.cancel()
+
+    async def _feed(self) -> None:
+        blocks = self._file.blocks(round(_BLOCK_SECONDS * self._file.sample_rate))
+        while (block := await asyncio.to_thread(next, blocks, None)) is not None:
+            self.seconds += len(block) / self._file.sample_rate
+            mono = select_channels(block, "mix")
+            self._call.feed(np.ascontiguousarray(mono, "<f4").tobytes())
+            await self._call.room()
+        self._call.end()
+
+
+async def _events(job: _Job) -> AsyncIterator[str]:
+    """Server-Sent Events: deltas, then the whole text."""
+
+    def event(value: dict[str, Any]) -> str:
+        return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
+
+    text = ""
+    async with job:
+        try:
+            async for result in job.results():
+                if result.delta:
+                    yield event({"type": "transcript.text.delta", "delta": result.delta})
+                text = result.text
+            usage = {"type": "duration", "seconds": round(job.seconds, 3)}
+            yield event({"type": "transcript.text.done", "text": text, "usage": usage})
+        except NemostreamError as error:  # the status has been sent long ago
+            yield event({"type": "error", "error": {"message": str(error)}})
+
+
+def _answer(
+    wanted: str,
+    server: Server,
+    results: list[Result],
+    name: str,
+    seconds: float,
+) -> Response:
+    last = results[-1]
+    transcript = Transcript(last.text, last.language, seconds, (), last.words)
+    if wanted == "json":
+        usage = {"type": "duration", "seconds": round(seconds, 3)}
+        return JSONResponse({"text": transcript.text, "usage": usage})
+    if wanted == "verbose_json":
+        segments = [
+            {"id": number, "start": round(s.start, 3), "end": round(s.end, 3), "text": s.text}
+            for number, s in enumerate(segments_of(transcript))
+        ]
+        words = [{"word": w.text, "start": round(w.start, 3), "end": round(w.end, 3)} for w in transcript.words]
+        body = {
+            "task": "transcribe",
+            "language": transcript.language,
+            "duration": round(seconds, 3),
+            "text": transcript.text,
+            "segments": segments,
+            "words": words,
+        }
+        return JSONResponse(body)
+    context = server.model.att_context(server.config.latency)
+    recognition = Recognition(name, server.config.model, server.model.backend, context, (transcript,))
+    text = WRITERS["txt" if wanted == "text" else wanted](recognition)
+    return PlainTextResponse(text)
