@@ -1,23 +1,32 @@
-"""The figures (a) to (f): each a function that returns rows of the results table."""
+"""The figures (a) to (g): each a function that yields rows of the results table."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from statistics import median
+from pathlib import Path
+from statistics import mean, median
 
 from benchmarks.ceiling import Ceiling
 from benchmarks.models import CONFIGS
 from benchmarks.prepare import Folders
-from benchmarks.systems import Nemostream, Sherpa, System, Transformers, packets, sound
-from nemostream.config import FRAME_MS
+from benchmarks.sound import packets, sound
+from benchmarks.systems import Nemostream, Sherpa, System, Transformers
+from nemostream.config import FRAME_MS, SAMPLE_RATE
+from nemostream.export.linear import Weights
 
 WARM_UP_STEPS = 3
+STREAM_STEPS = 6  # measured, of every number of streams that is tried
 LATENCIES = (80, 320, 560, 1120)
+COMPARED = 320  # ms; at which others are measured too
+FILE_FRAMES = 112  # encoder frames in a call of a file
+PEER_SECONDS = 60  # of a file: the speed of others does not depend on its length
+STARTS = 5  # processes of which the median counts
 
 
 @dataclass(frozen=True)
@@ -41,19 +50,23 @@ class Plan:
         file_seconds: of audio for a file.
         threads: for (a).
         latencies: in ms, for (a) and (c).
-        cores: threads for (c).
+        cores: threads or workers for (c).
         peers: measure others too.
         soak_steps: steps of the simulated long session.
+        recordings: recordings or manifests for (g); none means the embedded clip.
+        most_streams: that are tried for (c).
     """
 
     folders: Folders
-    seconds: float = 20.0
+    seconds: float = 12.0
     file_seconds: float = 600.0
     threads: tuple[int, ...] = (1, 2)
     latencies: tuple[int, ...] = LATENCIES
     cores: int = 2
     peers: bool = True
     soak_steps: int = 11_250  # an hour of 320 ms chunks
+    recordings: tuple[Path, ...] = ()
+    most_streams: int = 256
 
 
 def live(plan: Plan) -> Iterator[Row]:
@@ -61,69 +74,96 @@ def live(plan: Plan) -> Iterator[Row]:
     for threads in plan.threads:
         ceiling = Ceiling(CONFIGS[plan.folders.size], threads)
         for latency in plan.latencies:
-            setting, length = f"{latency} ms, {threads} thread{'s' * (threads > 1)}", latency / 1000
-            audio = packets(sound(plan.seconds), latency)
-            least = ceiling.seconds(latency // FRAME_MS)
-            yield Row("live", "int8 matrix products alone", setting, least / length, "RTF")
-            for system in _systems(plan, latency, threads):
+            setting, length = f"{latency} ms, {counted(threads, 'thread')}", latency / 1000
+            audio, rows = packets(sound(plan.seconds), latency), latency // FRAME_MS
+            for make in _systems(plan, latency, threads):
+                before = ceiling.seconds(rows)
+                system = make()
                 step = median(system.steps(audio)[WARM_UP_STEPS:])
                 yield Row("live", system.name, setting, step / length, "RTF")
                 if system.name == "nemostream int8":
+                    least = mean((before, ceiling.seconds(rows)))  # the machine may be slower now than then
+                    yield Row("live", "int8 matrix products alone", setting, least / length, "RTF")
                     yield Row("live", system.name, setting, 100 * least / step, "% of limit")
+                del system
 
 
-def _systems(plan: Plan, latency: int, threads: int) -> Iterator[System]:
+def _systems(plan: Plan, latency: int, threads: int) -> Iterator[Callable[[], System]]:
+    """Ways to make the systems of (a), so that one is in memory at a time."""
     folders, right = plan.folders, latency // FRAME_MS - 1
-    yield Nemostream(folders.bundle("int8"), right, threads)
-    if latency == 320:
-        yield Nemostream(folders.bundle("int4"), right, threads)
-        yield Nemostream(folders.bundle("fp32"), right, threads)
+    yield lambda: Nemostream(folders.bundle("int8"), right, threads)
+    if latency == COMPARED:
+        yield lambda: Nemostream(folders.bundle("int4"), right, threads)
+        yield lambda: Nemostream(folders.bundle("fp32"), right, threads)
         if plan.peers:
-            yield Sherpa(folders.sherpa(right, "int8"), threads)
-            yield Sherpa(folders.sherpa(right, "fp32"), threads)
-            yield Transformers(folders.huggingface, right, threads)
+            yield lambda: Sherpa(folders.sherpa(right, "int8"), threads)
+            yield lambda: Sherpa(folders.sherpa(right, "fp32"), threads)
+            yield lambda: Transformers(folders.huggingface, right, threads)
 
 
 def file(plan: Plan) -> Iterator[Row]:
     """(b) Throughput on a recording: seconds of audio per second, one thread."""
     samples, right, setting = sound(plan.file_seconds), 3, f"{plan.file_seconds:g} s file, 1 thread"
-    most = plan.folders.bundle("int8")
-    least = Ceiling(CONFIGS[plan.folders.size], 1).seconds(112) * plan.file_seconds / (112 * 0.08)
-    yield Row("file", "int8 matrix products alone", setting, plan.file_seconds / least, "x real time")
-    ours = Nemostream(most, right, 1)
+    ceiling, calls = (
+        Ceiling(CONFIGS[plan.folders.size], 1),
+        plan.file_seconds / (FILE_FRAMES * FRAME_MS / 1000),
+    )
+    before = ceiling.seconds(FILE_FRAMES)
+    ours = Nemostream(plan.folders.bundle("int8"), right, 1)
     taken = ours.file(samples)
+    least = calls * mean((before, ceiling.seconds(FILE_FRAMES)))
+    yield Row("file", "int8 matrix products alone", setting, plan.file_seconds / least, "x real time")
     yield Row("file", ours.name, setting, plan.file_seconds / taken, "x real time")
     yield Row("file", ours.name, setting, 100 * least / taken, "% of limit")
     if plan.peers:
-        part = samples[: 16_000 * min(60, int(plan.file_seconds))]  # its speed does not depend on the length
+        part = samples[: SAMPLE_RATE * min(PEER_SECONDS, int(plan.file_seconds))]
+        seconds, setting = len(part) / SAMPLE_RATE, f"{len(part) / SAMPLE_RATE:g} s file, 1 thread"
         peer = Sherpa(plan.folders.sherpa(right, "int8"), 1)
-        seconds = sum(peer.steps(packets(part, 320)))
-        yield Row("file", f"{peer.name}, streaming", setting, len(part) / 16_000 / seconds, "x real time")
+        taken = sum(peer.steps(packets(part, COMPARED)))
+        yield Row("file", f"{peer.name}, streaming", setting, seconds / taken, "x real time")
         offline = Transformers(plan.folders.huggingface, right, 1)
-        taken = offline.file(part)
-        yield Row("file", f"{offline.name}, offline", setting, len(part) / 16_000 / taken, "x real time")
+        yield Row("file", f"{offline.name}, offline", setting, seconds / offline.file(part), "x real time")
 
 
 def streams(plan: Plan) -> Iterator[Row]:
-    """(c) Most streams whose median step, all in one batch, takes no longer than their chunk lasts."""
+    """(c) Most streams that step together in no more time, on average, than their audio lasts."""
     for latency in plan.latencies:
-        setting, right = f"{latency} ms, {plan.cores} cores", latency // FRAME_MS - 1
-        ours = Nemostream(plan.folders.bundle("int8"), right, 1, workers=plan.cores)
-        yield Row("streams", ours.name, setting, _most_streams(ours, latency), "streams")
-        if plan.peers and latency == 320:
-            peer = Sherpa(plan.folders.sherpa(right, "int8"), plan.cores)
-            yield Row("streams", peer.name, setting, _most_streams(peer, latency), "streams")
+        for setting, make in _ways(plan, latency):
+            system = make()
+            yield Row(
+                "streams",
+                system.name,
+                f"{latency} ms, {setting}",
+                _most_streams(system, latency, plan.most_streams),
+                "streams",
+            )
+            del system
 
 
-def _most_streams(system: System, latency: int, most: int = 256) -> int:
-    audio = packets(sound(latency * 9 / 1000), latency)
+def _ways(plan: Plan, latency: int) -> Iterator[tuple[str, Callable[[], System]]]:
+    """Ways to use the cores for many streams; at the latency that is compared, the slower way of each too."""
+    right, cores, folders = latency // FRAME_MS - 1, plan.cores, plan.folders
+    workers, threads = counted(cores, "worker"), counted(cores, "thread")
+    both = latency == COMPARED and cores > 1
+    yield workers, lambda: Nemostream(folders.bundle("int8"), right, 1, workers=cores)
+    if both:
+        yield threads, lambda: Nemostream(folders.bundle("int8"), right, cores)
+    if plan.peers:
+        yield threads, lambda: Sherpa(folders.sherpa(right, "int8"), cores)
+        if both:
+            yield workers, lambda: Sherpa(folders.sherpa(right, "int8"), 1, workers=cores)
+
+
+def _most_streams(system: System, latency: int, most: int) -> int:
+    audio = packets(sound(latency * (WARM_UP_STEPS + STREAM_STEPS) / 1000), latency)
 
     def holds(count: int) -> bool:
-        return median(system.steps(audio, count)[WARM_UP_STEPS:]) <= latency / 1000
+        return mean(system.steps(audio, count)[WARM_UP_STEPS:]) <= latency / 1000
 
     good, bad = 0, 1
     while bad <= most and holds(bad):
         good, bad = bad, 2 * bad
+    bad = min(bad, most + 1)
     while bad - good > max(1, good // 16):
         middle = (good + bad) // 2
         good, bad = (middle, bad) if holds(middle) else (good, middle)
@@ -132,51 +172,89 @@ def _most_streams(system: System, latency: int, most: int = 256) -> int:
 
 def memory(plan: Plan) -> Iterator[Row]:
     """(d) Resident memory in a process of its own: one stream, each further one, and over a long session."""
-    bundle = plan.folders.bundle("int8")
-    report = _in_new_process("soak", str(bundle), str(plan.soak_steps))
-    yield Row("memory", "nemostream int8", "1 stream, 1 thread", report["one"], "MB")
-    yield Row("memory", "nemostream int8", "each further stream of 16", report["more"], "MB")
-    setting = f"{plan.soak_steps} steps of 320 ms"
-    yield Row("memory", "nemostream int8", f"growth over {setting}", report["growth"], "MB")
-    yield Row("memory", "nemostream int8", f"median step of {setting}", report["median"], "ms")
-    yield Row("memory", "nemostream int8", f"p99 / median of {setting}", report["p99"], "ratio")
+    report = json.loads(_lines("soak", plan.folders.bundle("int8"), plan.soak_steps)[-1])
+    hours = f"{plan.soak_steps} steps of {COMPARED} ms"
+    for setting, key, unit in (
+        ("1 stream, 1 thread", "one", "MB"),
+        ("each further stream of 16", "more", "MB"),
+        (f"growth over {hours}", "growth", "MB"),
+        (f"median step of {hours}", "median", "ms"),
+        (f"p99 / median of {hours}", "p99", "ratio"),
+        (f"longest step of {hours}", "longest", "ms"),
+    ):
+        yield Row("memory", "nemostream int8", setting, report[key], unit)
 
 
 def start(plan: Plan) -> Iterator[Row]:
-    """(e) From the start of a process to the first word of a bundle, loading and hashing included."""
-    for weights in ("int8", "fp32") if plan.folders.size == "small" else ("int8",):
-        bundle = plan.folders.bundle(weights)  # type: ignore[arg-type]
+    """(e) From the start of a process to the first word, Python, loading and hashing included."""
+    setting = "process start to first word of the clip, audio not waited for"
+    yield Row("start", "nemostream, embedded model", setting, _start("word"), "s")
+    setting = "process start to the end of the first chunk"
+    yield Row("start", "nemostream int8", setting, _start("chunk", plan.folders.bundle("int8")), "s")
+
+
+def _start(kind: str, *arguments: object) -> float:
+    """Median seconds until a new process says something."""
+    taken = []
+    for _ in range(STARTS):
         began = time.perf_counter()
-        _in_new_process("first", str(bundle))
-        value = time.perf_counter() - began
-        yield Row("start", f"nemostream {weights}", "process start to first token", value, "s")
+        _lines(kind, *arguments)
+        taken.append(time.perf_counter() - began)
+    return median(taken)
 
 
 def share(plan: Plan) -> Iterator[Row]:
-    """(f) What part of a step is decoding, at 320 ms on one thread."""
-    ours = Nemostream(plan.folders.bundle("int8"), 3, 1)
-    encode, taken = ours.runtime.encode, []
-
-    def timed(*arguments: object) -> object:
-        began = time.perf_counter()
-        result = encode(*arguments)  # type: ignore[arg-type]
-        taken.append(time.perf_counter() - began)
-        return result
-
-    ours.runtime.encode = timed  # type: ignore[assignment, method-assign]
-    audio = packets(sound(plan.seconds), 320)
+    """(f) What part of a step is decoding, and what part features, at 320 ms on one thread."""
+    ours = Nemostream(plan.folders.bundle("int8"), COMPARED // FRAME_MS - 1, 1)
+    audio = packets(sound(plan.seconds), COMPARED)
     for count in (1, 16):
-        taken.clear()
-        steps = ours.steps(audio, count)
-        part = 100 * (1 - sum(taken[WARM_UP_STEPS:]) / sum(steps[-len(taken) + WARM_UP_STEPS :]))
-        setting = f"{count} stream{'s' * (count > 1)}, 320 ms, features included"
-        yield Row("share", ours.name, setting, part, "% of step")
+        parts = ours.parts(audio, count)
+        said = parts.pop("tokens") / (count * plan.seconds)
+        yield Row(
+            "share",
+            ours.name,
+            f"{counted(count, 'stream')}, tokens that the random model says",
+            said,
+            "per s",
+        )
+        whole = sum(parts.values())
+        for name in ("decoding", "features"):
+            setting = f"{counted(count, 'stream')}, {COMPARED} ms, {name}"
+            yield Row("share", ours.name, setting, 100 * parts[name] / whole, "% of step")
 
 
-def _in_new_process(*arguments: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.soak", *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return dict(json.loads(done.stdout))
+def weights(plan: Plan) -> Iterator[Row]:
+    """(g) What smaller weights cost the embedded model, as `nemostream convert --measure-on` records it."""
+    from nemostream.checkpoints import load_checkpoint
+    from nemostream.export.measure import record_error
+    from nemostream.export.onnx import export_onnx
+    from nemostream.loading import embedded_checkpoint, embedded_clip
+    from nemostream.runtimes.torch import load_network
+
+    checkpoint = load_checkpoint(embedded_checkpoint())
+    network = load_network(checkpoint)
+    forms: tuple[Weights, ...] = ("fp16", "int8", "int4")
+    for form in forms:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            export_onnx(network, checkpoint.tokenizer, folder, source="embedded", weights=form)
+            measured = record_error(folder, checkpoint, plan.recordings or (embedded_clip(),)).measured or {}
+        for part in measured["parts"]:
+            setting = part.pop("on")
+            for key, value in part.items():
+                yield Row("weights", form, setting, value, key)
 
 
-FIGURES = {f.__name__: f for f in (live, file, streams, memory, start, share)}
+def counted(number: int, thing: str) -> str:
+    """Such as "2 threads"."""
+    return f"{number} {thing}{'s' * (number != 1)}"
+
+
+def _lines(*arguments: object) -> list[str]:
+    """What `benchmarks.processes` prints in a new process."""
+    command = [sys.executable, "-m", "benchmarks.processes", *map(str, arguments)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout.splitlines()
+
+
+FIGURES = {f.__name__: f for f in (live, file, streams, memory, start, share, weights)}

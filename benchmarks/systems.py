@@ -1,7 +1,7 @@
 """The systems that are compared, each behind the same few calls.
 
-A system runs streams of one latency and tells how long each step took. Threads never spin, for anyone: two
-spinning pools on one machine ruin both.
+A system runs streams of one latency and tells how long each step took. Waiting threads sleep where there is a
+switch for it (ours, PyTorch's OpenMP); sherpa-onnx has none, and is alone when it is measured.
 """
 
 from __future__ import annotations
@@ -16,28 +16,10 @@ import numpy as np
 
 from benchmarks.prepare import GRAPHS
 from nemostream.config import SAMPLE_RATE
-from nemostream.engine.engine import Engine
 from nemostream.engine.model import Model
-from nemostream.engine.stream import Stream
 from nemostream.features import IncrementalLogMel
 from nemostream.runtimes.onnx import OnnxRuntime
 from nemostream.runtimes.protocol import Float32
-
-_SEED = 0
-
-
-def sound(seconds: float) -> Float32:
-    """Noise [N] at 16 kHz whose loudness changes ten times a second."""
-    generator = np.random.default_rng(_SEED)
-    loudness = np.repeat(generator.random(int(seconds * 10) + 1), SAMPLE_RATE // 10).astype(np.float32)
-    noise = generator.standard_normal(int(seconds * SAMPLE_RATE), dtype=np.float32)
-    return noise * loudness[: noise.size] * np.float32(0.2)
-
-
-def packets(samples: Float32, milliseconds: int) -> list[Float32]:
-    """Whole packets of one chunk each."""
-    size = SAMPLE_RATE * milliseconds // 1000
-    return [samples[start : start + size] for start in range(0, len(samples) - size + 1, size)]
 
 
 class System(Protocol):
@@ -59,86 +41,116 @@ class Nemostream:
     Args:
         folder: the bundle.
         right: right context, which sets the latency.
-        threads: of one worker.
-        workers: threads that each run a share of the streams, on one copy of the weights. For many streams
-            this is better than threads inside operators, which wait for each other thousands of times.
+        threads: inside operators.
+        workers: shares of the streams that run at the same time, see `OnnxRuntime`.
     """
 
     def __init__(self, folder: Path, right: int, threads: int, workers: int = 1) -> None:
         self.name = f"nemostream {folder.name.rpartition('-')[2]}"
-        self.runtime = OnnxRuntime(folder, threads=threads, verify=False)
+        self.runtime = OnnxRuntime(folder, threads=threads, workers=workers, verify=False)
         self.model = Model(self.runtime)
-        self.models = [self.model, *(self.model.sibling() for _ in range(workers - 1))]
-        self.right = right
+        left = self.runtime.left_context
+        self.context = (left - left % (right + 1), right)
 
     def steps(self, audio: Sequence[Float32], streams: int = 1) -> list[float]:
         """See `System`."""
-        left = self.runtime.left_context
-        context = (left - left % (self.right + 1), self.right)
-        shares = [
-            (model.engine, [model.engine.open(0, context) for _ in range(number, streams, len(self.models))])
-            for number, model in enumerate(self.models)
-        ]
-        taken = []
-        with ThreadPoolExecutor(len(self.models)) as pool:
-            for packet in audio:
-                began = time.perf_counter()
-                done = [pool.submit(_step, engine, opened, packet) for engine, opened in shares]
-                for share in done:
-                    share.result()
-                taken.append(time.perf_counter() - began)
-        for engine, opened in shares:
+        engine, taken = self.model.engine, []
+        opened = [engine.open(0, self.context) for _ in range(streams)]
+        for packet in audio:
+            began = time.perf_counter()
             for stream in opened:
-                engine.close(stream)
+                stream.feed(packet)
+            if ready := [stream for stream in opened if stream.framer.ready()]:
+                engine.step(ready)
+            taken.append(time.perf_counter() - began)
+        for stream in opened:
+            engine.close(stream)
         return taken
+
+    def parts(self, audio: Sequence[Float32], streams: int) -> dict[str, float]:
+        """Seconds for features, encoder and decoding of that many streams, and how many tokens they gave."""
+        engine, clock = self.model.engine, time.perf_counter
+        parts = {"features": 0.0, "encoder": 0.0, "decoding": 0.0, "tokens": 0.0}
+        encode = self.runtime.encode
+
+        def timed(*arguments: Any) -> Any:
+            began = clock()
+            result = encode(*arguments)
+            parts["encoder"] += clock() - began
+            return result
+
+        self.runtime.encode = timed  # type: ignore[method-assign]
+        opened = [engine.open(0, self.context) for _ in range(streams)]
+        for packet in audio:
+            began = clock()
+            for stream in opened:
+                stream.feed(packet)
+            fed, before = clock(), parts["encoder"]
+            parts["features"] += fed - began
+            parts["tokens"] += sum(map(len, engine.step(opened)))
+            parts["decoding"] += clock() - fed - (parts["encoder"] - before)
+        for stream in opened:
+            engine.close(stream)
+        self.runtime.encode = encode  # type: ignore[method-assign]
+        return parts
 
     def file(self, samples: Float32) -> float:
         """Seconds for a whole recording."""
         began = time.perf_counter()
-        left = self.runtime.left_context
-        self.model.transcribe(samples, att_context_size=(left - left % (self.right + 1), self.right))
+        self.model.transcribe(samples, att_context_size=self.context)
         return time.perf_counter() - began
 
 
-def _step(engine: Engine, streams: list[Stream], packet: Float32) -> None:
-    for stream in streams:
-        stream.feed(packet)
-    ready = [stream for stream in streams if stream.framer.ready()]
-    if ready:
-        engine.step(ready)
-
-
 class Sherpa:
-    """sherpa-onnx's own wheel on its own layout of the same weights."""
+    """sherpa-onnx's own wheel on its own layout of the same weights.
 
-    def __init__(self, folder: Path, threads: int) -> None:
+    Args:
+        folder: the layout.
+        threads: inside operators.
+        workers: recognisers, each with its own copy of the weights and a share of the streams.
+    """
+
+    def __init__(self, folder: Path, threads: int, workers: int = 1) -> None:
         import sherpa_onnx
 
         self.name = f"sherpa-onnx {'int8' if folder.name.endswith('int8') else 'fp32'}"
         encoder, decoder, joiner = (str(folder / name) for name in GRAPHS)
-        self.recognizer = sherpa_onnx.OnlineRecognizer.from_transducer(
-            tokens=str(folder / "tokens.txt"),
-            encoder=encoder,
-            decoder=decoder,
-            joiner=joiner,
-            num_threads=threads,
-            sample_rate=SAMPLE_RATE,
-            feature_dim=128,
-            decoding_method="greedy_search",
-        )
+        self.recognizers = [
+            sherpa_onnx.OnlineRecognizer.from_transducer(
+                tokens=str(folder / "tokens.txt"),
+                encoder=encoder,
+                decoder=decoder,
+                joiner=joiner,
+                num_threads=threads,
+                sample_rate=SAMPLE_RATE,
+                feature_dim=128,
+                decoding_method="greedy_search",
+            )
+            for _ in range(workers)
+        ]
 
     def steps(self, audio: Sequence[Float32], streams: int = 1) -> list[float]:
         """See `System`."""
-        opened = [self.recognizer.create_stream() for _ in range(streams)]
+        count = len(self.recognizers)
+        shares = [
+            (recognizer, [recognizer.create_stream() for _ in range(number, streams, count)])
+            for number, recognizer in enumerate(self.recognizers)
+        ]
         taken = []
-        for packet in audio:
-            began = time.perf_counter()
-            for stream in opened:
-                stream.accept_waveform(SAMPLE_RATE, packet)
-            while ready := [stream for stream in opened if self.recognizer.is_ready(stream)]:
-                self.recognizer.decode_streams(ready)
-            taken.append(time.perf_counter() - began)
+        with ThreadPoolExecutor(count) as pool:
+            for packet in audio:
+                began = time.perf_counter()
+                for share in [pool.submit(_decode, *share, packet) for share in shares]:
+                    share.result()
+                taken.append(time.perf_counter() - began)
         return taken
+
+
+def _decode(recognizer: Any, streams: Sequence[Any], packet: Float32) -> None:
+    for stream in streams:
+        stream.accept_waveform(SAMPLE_RATE, packet)
+    while ready := [stream for stream in streams if recognizer.is_ready(stream)]:
+        recognizer.decode_streams(ready)
 
 
 class Transformers:

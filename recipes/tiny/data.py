@@ -15,6 +15,7 @@ from phones import PAUSE, PHONES
 from torch import Tensor
 
 PHONE_IDS = {phone: number for number, phone in enumerate(PHONES)} | {PAUSE: -1}
+LONGEST = 1600  # mel frames; longer clips are left out
 FLOOR = math.log(2.0**-24)  # log-mel of digital silence
 
 
@@ -53,19 +54,25 @@ class Corpora:
                     row["offset"],
                     row["frames"],
                     tuple(encode(row["text"])),  # type: ignore[operator]
-                    tuple(PHONE_IDS[phone] for phone in row["phones"].split()),
+                    tuple(PHONE_IDS[phone] for phone in row.get("phones", "").split()),
                     tuple(row.get("ends", ())),
                 )
                 for row in rows
-                if row["lang"] in languages
+                if row["lang"] in languages and row["frames"] <= LONGEST
             ]
             if clips:
                 self.mels[name] = np.load(cache / f"{name}.mel.npy", mmap_mode="r")
                 self.clips[name] = clips
-        # a corpus counts by its hours, times its weight
+        # a corpus counts by its hours, the larger the less by each, times its weight
         self.shares = {
             name: sum(clip.frames for clip in clips) ** 0.7 * weights.get(name, 1.0)
             for name, clips in self.clips.items()
+        }
+
+    def hours(self) -> dict[str, float]:
+        """Hours of audio in every corpus."""
+        return {
+            name: round(sum(clip.frames for clip in clips) / 360000, 2) for name, clips in self.clips.items()
         }
 
     def draw(

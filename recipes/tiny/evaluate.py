@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import unicodedata
+from dataclasses import dataclass
 from pathlib import Path
 
 import jiwer
@@ -25,7 +26,18 @@ from nemostream.audio import load_audio
 Float32 = NDArray[np.float32]
 
 ENGLISH_PARTS = ("synthetic", "orders", "kathleen", "digits", "matthes", "read-en")
+LATENCIES = (1120, 560, 320, 160, 80)
 _STRING = 5
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out of one part: WER by latency, and (text, transcript) at the first latency."""
+
+    clips: int
+    words: int
+    rates: dict[int, float]
+    transcripts: list[tuple[str, str]]
 
 
 def normalise(text: str) -> str:
@@ -61,29 +73,41 @@ def word_error_rate(
     return float(jiwer.wer(reference, [normalise(text) for text in heard])), heard
 
 
+def evaluate(
+    model: nemostream.Model, folder: Path, parts: list[str], latencies: list[int], limit: int | None = None
+) -> dict[str, Result]:
+    """Word error rate of every part at every latency."""
+    results = {}
+    for part in parts:
+        clips = recordings(folder / part)[:limit]
+        rates, heard = {}, []
+        for latency in latencies:
+            rates[latency], transcripts = word_error_rate(model, clips, latency)
+            heard = heard or transcripts
+        words = sum(len(normalise(text).split()) for _, text in clips)
+        pairs = [(text, guess) for (_, text), guess in zip(clips, heard, strict=True)]
+        results[part] = Result(len(clips), words, rates, pairs)
+    return results
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="folder with one sub-folder per part")
     parser.add_argument("--parts", nargs="+", default=list(ENGLISH_PARTS))
     parser.add_argument("--model", default="tiny")
-    parser.add_argument("--latency", type=int, nargs="+", default=[1120, 560, 320, 160, 80])
+    parser.add_argument("--latency", type=int, nargs="+", default=list(LATENCIES))
     parser.add_argument("--show", type=int, default=0, help="print this many transcripts of each part")
     parser.add_argument("--limit", type=int, help="use only the first clips of each part")
     arguments = parser.parse_args()
     model = nemostream.load(arguments.model)
     table = Table("part", "clips", "words", *(f"{latency} ms" for latency in arguments.latency))
-    for part in arguments.parts:
-        clips = recordings(arguments.folder / part)[: arguments.limit]
-        cells = []
-        for latency in arguments.latency:
-            rate, heard = word_error_rate(model, clips, latency)
-            cells.append(f"{100 * rate:.1f}")
-            if latency == arguments.latency[0]:
-                for (_, text), guess in list(zip(clips, heard, strict=True))[: arguments.show]:
-                    print(f"  {text}\n> {guess}\n")
-        words = sum(len(normalise(text).split()) for _, text in clips)
-        table.add_row(part, str(len(clips)), str(words), *cells)
+    results = evaluate(model, arguments.folder, arguments.parts, arguments.latency, arguments.limit)
+    for part, result in results.items():
+        for text, guess in result.transcripts[: arguments.show]:
+            print(f"  {text}\n> {guess}\n")
+        cells = [f"{100 * rate:.1f}" for rate in result.rates.values()]
+        table.add_row(part, str(result.clips), str(result.words), *cells)
     Console(width=100).print(table)
 
 

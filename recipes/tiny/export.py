@@ -24,7 +24,7 @@ from nemostream.text import Tokenizer
 
 def averaged_checkpoint(run: Path) -> Checkpoint:
     """The running average of a training run, in fp16."""
-    saved = torch.load(run / "average.pt", weights_only=True)
+    saved = torch.load(run / "average.pt", map_location="cpu", weights_only=True)
     tensors = {name: value.numpy().astype(np.float16) for name, value in saved["weights"].items()}
     tokenizer = Tokenizer.from_sentencepiece(run / "tokenizer.model")
     return Checkpoint(
@@ -32,13 +32,13 @@ def averaged_checkpoint(run: Path) -> Checkpoint:
     )
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", type=Path, required=True, help="folder that train.py wrote")
     parser.add_argument("--checkpoint", type=Path, required=True, help="Hugging Face folder to write")
     parser.add_argument("--bundle", type=Path, help="ONNX bundle to write as well")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     save_huggingface(averaged_checkpoint(arguments.run), arguments.checkpoint, "float16")
     shutil.copy(
         arguments.run / "tokenizer.model", arguments.checkpoint / "tokenizer.model"

@@ -43,9 +43,9 @@ class _LatticeLoss(torch.autograd.Function):
         index = labels[:, None, :, None].expand(-1, logits.shape[1], -1, 1)
         emissions = logits[:, :, :-1].gather(3, index).squeeze(3).float() - normaliser[:, :, :-1]
         batch, time, width = blanks.shape
-        rows = torch.arange(batch)
+        rows = torch.arange(batch, device=logits.device)
         # labels past the end can't be emitted; frames past the end are never reached from the final node
-        past_end = torch.arange(width - 1) >= label_lengths[:, None]
+        past_end = torch.arange(width - 1, device=logits.device) >= label_lengths[:, None]
         emissions = emissions.masked_fill(past_end[:, None], _IMPOSSIBLE / 1e10)
         climb = torch.nn.functional.pad(emissions.cumsum(2), (1, 0))  # sum of the labels below u
 
@@ -58,12 +58,13 @@ class _LatticeLoss(torch.autograd.Function):
         final_blank = blanks[rows, last, label_lengths]
         log_likelihood = forward[rows, last, label_lengths] + final_blank
 
+        at_end = torch.arange(width, device=logits.device) == label_lengths[:, None]
         backward = torch.full_like(blanks, _IMPOSSIBLE)
         for t in range(time - 1, -1, -1):
             leave = torch.full_like(blanks[:, 0], _IMPOSSIBLE)
             if t + 1 < time:
                 leave = backward[:, t + 1] + blanks[:, t]
-            ends = (last == t)[:, None] & (torch.arange(width) == label_lengths[:, None])
+            ends = (last == t)[:, None] & at_end
             leave = torch.where(ends, final_blank[:, None], leave)
             leave = torch.where((t > last)[:, None], _IMPOSSIBLE, leave)
             total = torch.logcumsumexp((leave + climb[:, t]).flip(1), dim=1).flip(1) - climb[:, t]
@@ -88,13 +89,13 @@ class _LatticeLoss(torch.autograd.Function):
         logits, index, normaliser, forward, backward, *rest = ctx.saved_tensors
         blanks, emissions, frames, label_lengths, log_likelihood = rest
         batch, time, _ = blanks.shape
-        rows, last = torch.arange(batch), frames - 1
+        rows, last = torch.arange(batch, device=logits.device), frames - 1
         after = torch.full_like(blanks, _IMPOSSIBLE)
         after[:, :-1] = backward[:, 1:]
         after[rows, last] = _IMPOSSIBLE
         after[rows, last, label_lengths] = 0.0
         reach = forward - log_likelihood[:, None, None]
-        valid = (torch.arange(time) < frames[:, None])[:, :, None]
+        valid = (torch.arange(time, device=logits.device) < frames[:, None])[:, :, None]
         blank_posterior = torch.exp((reach + blanks + after).clamp(max=0.0)) * valid
         label_posterior = (
             torch.exp((reach[:, :, :-1] + emissions + backward[:, :, 1:]).clamp(max=0.0)) * valid

@@ -95,12 +95,12 @@ def prepare(folder: Path, out: Path, name: str) -> None:
     print(f"{name}: {len(index)} clips, {offset / 360000:.2f} h", file=sys.stderr)
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpora", nargs="+", type=Path, help="folders with a manifest.jsonl")
     parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     arguments.out.mkdir(parents=True, exist_ok=True)
     for folder in arguments.corpora:
         if not (arguments.out / f"{folder.name}.jsonl").exists():

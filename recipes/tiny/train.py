@@ -4,7 +4,7 @@
 
 Every batch draws its right context at random from the trained set, so one model serves every latency. The
 learning rate follows the audio seen, not the clock. ``--out`` holds ``state.pt`` (to resume), ``log.jsonl``
-and, after each save, ``checkpoint/``: an averaged model as a Hugging Face folder.
+and ``average.pt``: the averaged weights, of which ``export.py`` makes a Hugging Face folder and a bundle.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import json
 import math
 import random
 import shutil
+import signal
+import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,8 @@ import torch
 from loss import rnnt_loss
 from numpy.typing import NDArray
 from phones import PHONES
+from schedule import Schedule
+from stem import CentredConvolution
 from torch import Tensor, nn
 
 from data import Corpora, collate
@@ -31,48 +35,10 @@ from nemostream.checkpoints import load_checkpoint
 from nemostream.config import ModelConfig
 from nemostream.model.network import Network
 
-CORPUS_WEIGHTS = {"orders": 0.5, "digits": 0.35, "kathleen": 1.2}
 PHONES_PER_FRAME = 4  # the auxiliary head's resolution: a phone can be much shorter than a frame
+CONTEXT_SHARES = {3: 0.3, 13: 0.3}  # of batches, by right context; the others share the rest
 LANGUAGE_TAG = "<en-US>"
 PROMPTS = {"en-US": 0, "en": 0, "auto": 101}
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How training unfolds over the audio seen; hours are of audio."""
-
-    total_hours: float
-    peak_rate: float = 1.2e-3
-    warmup_hours: float = 1.0
-    aligned_hours: float = 2.0  # phones with times, from the corpus "flite"
-    phone_only_hours: float = 8.0
-    easy_hours: float = 20.0  # short clips, small batches, little augmentation
-    phone_weight: float = 0.3
-    batch_seconds: float = 60.0
-
-    def rate(self, hours: float) -> float:
-        """Linear warm-up, then cosine to two percent of the peak."""
-        warm = min(1.0, (hours + 0.02) / self.warmup_hours)
-        progress = min(1.0, hours / self.total_hours)
-        return self.peak_rate * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
-
-    def batch(self, hours: float) -> float:
-        """Seconds of audio in a batch: half as many, so twice the updates, until the alignment is found."""
-        return self.batch_seconds / 2 if hours < self.easy_hours else self.batch_seconds
-
-    def augmentation(self, hours: float) -> float:
-        """Share of clips to augment: few until the alignment is found."""
-        return 0.3 if hours < self.easy_hours else 0.9
-
-    def aligned(self, hours: float) -> float:
-        """Share of batches with times of phones: all, then some until the model aligns by itself."""
-        return 1.0 if hours < self.aligned_hours else 0.15 if hours < self.easy_hours else 0.0
-
-    def longest_seconds(self, hours: float) -> float:
-        """Short clips first."""
-        if hours < self.phone_only_hours * 1.5:
-            return 5.5
-        return 8.0 if hours < self.easy_hours * 0.75 else 16.0
 
 
 def tiny_config(vocab_size: int) -> ModelConfig:
@@ -131,43 +97,16 @@ def aligned_loss(log_phones: Tensor, aligned: Tensor) -> Tensor:
     return nn.functional.nll_loss(log_phones.flatten(0, 1), target.flatten())
 
 
-class CentredConvolution(nn.Module):
-    """The stem's first convolution with its bias counted from the mean of log-mel frames.
-
-    Log-mels are far from zero (mean -12, spread 4), which makes for slow learning. The function is that of
-    the plain convolution whose weights `plain` returns, so nothing remains of this in the trained model.
-    """
-
-    MEAN, SPREAD = -12.0, 4.0
-
-    def __init__(self, convolution: nn.Conv2d) -> None:
-        super().__init__()
-        assert convolution.bias is not None
-        self.stride = convolution.stride
-        self.weight, self.bias = nn.Parameter(convolution.weight.data), nn.Parameter(convolution.bias.data)
-
-    def plain(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Weight and bias of the equal plain convolution."""
-        weight = weight / self.SPREAD
-        return weight, bias - self.MEAN * weight.sum(dim=(1, 2, 3))
-
-    def centred(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """The inverse of `plain`."""
-        return weight * self.SPREAD, bias + self.MEAN * weight.sum(dim=(1, 2, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, 1, T, F] -> [B, C, T', F']."""
-        return nn.functional.conv2d(x, *self.plain(self.weight, self.bias), stride=self.stride)
-
-
 class Trainer:
-    """Network, auxiliary head, optimiser and running average."""
+    """Network, auxiliary head, optimisers and running average."""
 
-    def __init__(self, config: ModelConfig, schedule: Schedule, seed: int) -> None:
+    def __init__(
+        self, config: ModelConfig, schedule: Schedule, seed: int, dropout: float = 0.0, freeze: bool = False
+    ) -> None:
         torch.manual_seed(seed)
         self.config, self.schedule = config, schedule
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.network = Network(config, dropout=0.1).to(self.device)
+        self.network = Network(config, dropout=dropout).to(self.device)
         self.network.encoder.subsampling.conv_in = CentredConvolution(
             self.network.encoder.subsampling.conv_in
         )
@@ -175,18 +114,40 @@ class Trainer:
         stem = self.network.encoder.subsampling.to(memory_format=torch.channels_last)
         stem.forward = torch.autocast(self.device.type, enabled=False)(stem.forward)
         self.ctc_head = nn.Linear(config.hidden_size, PHONES_PER_FRAME * (len(PHONES) + 1)).to(self.device)
-        decay, plain = [], []
-        for parameter in (*self.network.parameters(), *self.ctc_head.parameters()):
-            (decay if parameter.ndim >= 2 else plain).append(parameter)
-        self.optimizer = torch.optim.AdamW(
-            [{"params": decay, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}],
-            betas=(0.9, 0.98),
-            fused=True,
-        )
+        if freeze:
+            self.network.encoder.requires_grad_(False)
+        self.optimizers = self._optimizers()
         self.average = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
         self.random = random.Random(seed)
         self.hours = 0.0
         self.steps = 0
+
+    def _optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+        """Muon for the matrices of the encoder's layers, AdamW for all else, with one learning rate."""
+        matrices, decay, plain = [], [], []
+        for name, parameter in self.network.named_parameters():
+            if name.startswith("encoder.layers.") and name.endswith("weight") and parameter.ndim == 2:
+                matrices.append(parameter)
+            else:
+                (decay if parameter.ndim >= 2 else plain).append(parameter)
+        decay.append(self.ctc_head.weight)
+        plain.append(self.ctc_head.bias)
+        return (
+            torch.optim.Muon(matrices, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(
+                [{"params": decay, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}],
+                betas=(0.9, 0.98),
+                fused=True,
+            ),
+        )
+
+    def right_context(self) -> tuple[int, int]:
+        """Attention context of a batch, drawn from the trained ones."""
+        sizes = self.config.att_context_sizes
+        others = [size for size in sizes if size[1] not in CONTEXT_SHARES]
+        rest = 1 - sum(CONTEXT_SHARES.get(right, 0.0) for _, right in sizes)
+        shares = [CONTEXT_SHARES.get(right, rest / max(1, len(others))) for _, right in sizes]
+        return self.random.choices(sizes, shares)[0]
 
     def losses(self, corpora: Corpora) -> tuple[Tensor | None, Tensor, float]:
         """RNN-T loss per token (None at first), phone loss (CTC or aligned), and the hours of audio."""
@@ -195,7 +156,7 @@ class Trainer:
         only = ("flite",) if aligned else None
         clips = corpora.draw(self.random, only, int(self.schedule.batch(self.hours) * 100), longest)
         batch = collate(corpora, clips, self.schedule.augmentation(self.hours), self.random)
-        att_context_size = self.random.choice(self.config.att_context_sizes)
+        att_context_size = self.right_context()
         prompt = torch.tensor([self.random.choice((PROMPTS["en-US"], PROMPTS["auto"])) for _ in clips])
         device = self.device
         mel, mel_lengths = batch.mel.to(device), batch.mel_lengths.to(device)
@@ -226,10 +187,11 @@ class Trainer:
                 frames * PHONES_PER_FRAME,
                 batch.phone_lengths.to(device),
                 blank=len(PHONES),
-                reduction="sum",
+                reduction="none",
                 zero_infinity=True,
             )
-            phone = ctc / batch.phone_lengths.sum()
+            known = batch.phone_lengths > 0  # texts without phones teach the RNN-T loss only
+            phone = ctc[known].sum() / batch.phone_lengths.sum().clamp(min=1)
         return None if rnnt is None else rnnt / token_lengths.sum(), phone, float(mel_lengths.sum()) / 360000
 
     def step(self, corpora: Corpora) -> dict[str, float]:
@@ -237,14 +199,16 @@ class Trainer:
         rnnt, phone, hours = self.losses(corpora)
         loss = phone if rnnt is None else rnnt + self.schedule.phone_weight * phone
         rate = self.schedule.rate(self.hours)
-        for group in self.optimizer.param_groups:
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        for group in groups:
             group["lr"] = rate
-        self.optimizer.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        norm = nn.utils.clip_grad_norm_(parameters, 5.0)
+        norm = nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], 5.0)
         if torch.isfinite(norm):
-            self.optimizer.step()
+            for optimizer in self.optimizers:
+                optimizer.step()
         with torch.no_grad():  # the blank row is the predictor's start and must stay zero
             self.network.decoder.embedding.weight[self.config.blank_id] = 0.0
             keep = min(0.998, (1 + self.steps) / (10 + self.steps))
@@ -263,7 +227,9 @@ class Trainer:
     def start_from(self, weights: dict[str, NDArray[np.generic]]) -> None:
         """Begin with the weights of a checkpoint of the same dimensions instead of random ones."""
         centred = self.network.encoder.subsampling.conv_in
-        tensors = {name: torch.from_numpy(value).float() for name, value in weights.items()}
+        tensors = {
+            name: torch.from_numpy(value).to(self.device, torch.float32) for name, value in weights.items()
+        }
         stem = "encoder.subsampling.conv_in."
         tensors[stem + "weight"], tensors[stem + "bias"] = centred.centred(
             tensors[stem + "weight"], tensors[stem + "bias"]
@@ -276,7 +242,7 @@ class Trainer:
         return {
             "network": self.network.state_dict(),
             "ctc_head": self.ctc_head.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "average": self.average,
             "hours": self.hours,
             "steps": self.steps,
@@ -288,8 +254,10 @@ class Trainer:
         """Go on from `state_dict`."""
         self.network.load_state_dict(state["network"])  # type: ignore[arg-type]
         self.ctc_head.load_state_dict(state["ctc_head"])  # type: ignore[arg-type]
-        self.optimizer.load_state_dict(state["optimizer"])  # type: ignore[arg-type]
-        self.average = state["average"]  # type: ignore[assignment]
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):  # type: ignore[call-overload]
+            optimizer.load_state_dict(saved)
+        average: dict[str, Tensor] = state["average"]  # type: ignore[assignment]
+        self.average = {name: value.to(self.device) for name, value in average.items()}
         self.hours, self.steps = state["hours"], state["steps"]  # type: ignore[assignment]
         version, numbers, gauss = json.loads(state["random"])  # type: ignore[arg-type]
         self.random.setstate((version, tuple(numbers), gauss))
@@ -310,7 +278,7 @@ def save(trainer: Trainer, out: Path) -> None:
     (out / "average.tmp").rename(out / "average.pt")
 
 
-def main() -> None:
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cache", type=Path, required=True, help="folder that prepare.py wrote")
@@ -323,14 +291,38 @@ def main() -> None:
     parser.add_argument("--easy-hours", type=float, default=20.0)
     parser.add_argument("--batch-seconds", type=float, default=60.0)
     parser.add_argument("--peak-rate", type=float, default=1.2e-3)
+    parser.add_argument("--augmented", type=float, default=0.9, help="share of clips to augment")
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--freeze-encoder", action="store_true", help="train only what follows the encoder")
+    parser.add_argument(
+        "--weights", nargs="*", default=[], metavar="CORPUS=X", help="draw a corpus X times as often"
+    )
     parser.add_argument("--save-minutes", type=float, default=5.0)
+    parser.add_argument("--max-steps", type=int, help="save and end after this many updates in all")
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)  # two threads on a busy machine fall to a fraction of one
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    if arguments.start_from is not None:
-        shutil.copy(arguments.start_from / "tokenizer.model", arguments.out / "tokenizer.model")
-    tokenizer = train_tokenizer(arguments.cache, arguments.out / "tokenizer.model", arguments.vocab_size)
+    return parser.parse_args(argv)
+
+
+def corpus_weights(items: list[str], cache: Path) -> dict[str, float]:
+    """The weights of ``CORPUS=X`` items.
+
+    Raises:
+        SystemExit: if an item has another form or names no corpus of the cache.
+    """
+    weights = {}
+    for item in items:
+        name, _, value = item.partition("=")
+        if not (cache / f"{name}.jsonl").exists():
+            raise SystemExit(f"--weights {item}: the cache has no corpus {name!r}.")
+        try:
+            weights[name] = float(value)
+        except ValueError:
+            raise SystemExit(f"--weights {item}: expected CORPUS=NUMBER, such as {name}=0.5.") from None
+    return weights
+
+
+def begin(arguments: argparse.Namespace, vocab_size: int) -> Trainer:
+    """A trainer that goes on where the run stopped, or starts from a checkpoint or from random weights."""
     schedule = Schedule(
         arguments.audio_hours,
         peak_rate=arguments.peak_rate,
@@ -338,27 +330,58 @@ def main() -> None:
         phone_only_hours=arguments.phone_only_hours,
         easy_hours=arguments.easy_hours,
         batch_seconds=arguments.batch_seconds,
+        augmented=arguments.augmented,
     )
-    trainer = Trainer(tiny_config(tokenizer.get_piece_size()), schedule, arguments.seed)
+    start = None if arguments.start_from is None else load_checkpoint(arguments.start_from)
+    config = tiny_config(vocab_size) if start is None else start.config
+    trainer = Trainer(config, schedule, arguments.seed, arguments.dropout, arguments.freeze_encoder)
     if (arguments.out / "state.pt").exists():
-        trainer.load_state_dict(torch.load(arguments.out / "state.pt", weights_only=True))
-    elif arguments.start_from is not None:
-        trainer.start_from(load_checkpoint(arguments.start_from).tensors)
+        state = torch.load(arguments.out / "state.pt", map_location="cpu", weights_only=True)
+        trainer.load_state_dict(state)
+    elif start is not None:
+        trainer.start_from(start.tensors)
+    return trainer
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Train until the hours are seen, the steps done, or SIGINT or SIGTERM comes; then save."""
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = parse_arguments(argv)
+    torch.set_num_threads(1)  # two threads on a busy machine fall to a fraction of one
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.start_from is not None:
+        shutil.copy(arguments.start_from / "tokenizer.model", arguments.out / "tokenizer.model")
+    tokenizer = train_tokenizer(arguments.cache, arguments.out / "tokenizer.model", arguments.vocab_size)
+    trainer = begin(arguments, tokenizer.get_piece_size())
     tag = tokenizer.piece_to_id(LANGUAGE_TAG)
+    weights = corpus_weights(arguments.weights, arguments.cache)
     corpora = Corpora(
-        arguments.cache, lambda text: [*tokenizer.encode(text), tag], CORPUS_WEIGHTS, frozenset({"en"})
+        arguments.cache, lambda text: [*tokenizer.encode(text), tag], weights, frozenset({"en"})
     )
+    if not corpora.clips:
+        raise SystemExit(f"{arguments.cache} holds no English clips; prepare.py puts them there.")
+    if trainer.schedule.aligned(trainer.hours) and "flite" not in corpora.clips:
+        raise SystemExit(
+            "Speech with times of phones is missing: make it with phones.py speak or, when fine-tuning, pass "
+            "--aligned-hours 0 --phone-only-hours 0."
+        )
+    stopped: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: stopped.append(number))  # save, then end
     log = (arguments.out / "log.jsonl").open("a", encoding="utf-8")
-    log.write(json.dumps({"schedule": asdict(schedule), "shares": corpora.shares}) + "\n")
-    begin, begin_hours, saved = time.monotonic(), trainer.hours, time.monotonic()
+    head = {"arguments": argv, "schedule": asdict(trainer.schedule), "start": trainer.hours}
+    log.write(json.dumps(head | {"corpora": corpora.hours(), "shares": corpora.shares}) + "\n")
+    log.flush()
+    started, started_hours, saved = time.monotonic(), trainer.hours, time.monotonic()
     recent: list[dict[str, float]] = []
-    while trainer.hours < schedule.total_hours:
+    limit = math.inf if arguments.max_steps is None else arguments.max_steps
+    while trainer.hours < trainer.schedule.total_hours and trainer.steps < limit and not stopped:
         recent.append(trainer.step(corpora))
         if trainer.steps % 100 == 0:
             mean = {key: sum(row[key] for row in recent) / len(recent) for key in recent[0]}
             recent = []
-            elapsed = time.monotonic() - begin
-            speed = (trainer.hours - begin_hours) * 3600 / elapsed
+            elapsed = time.monotonic() - started
+            speed = (trainer.hours - started_hours) * 3600 / elapsed
             row = {"step": trainer.steps, "hours": round(trainer.hours, 3), "speed": round(speed, 1)}
             log.write(json.dumps(row | {key: round(value, 5) for key, value in mean.items()}) + "\n")
             log.flush()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import platform
+import warnings
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from nemostream.checkpoints.bundle import read_manifest
 from nemostream.engine.model import Model
 from nemostream.errors import BackendError, CheckpointError
 from nemostream.runtimes.protocol import Runtime
 
 EMBEDDED_MODEL = "tiny"
-Backend = Literal["onnx", "torch", "mlx"]
-BACKENDS: tuple[Backend, ...] = ("onnx", "torch", "mlx")
+Backend = Literal["onnx", "torch", "mlx", "coreml", "mil", "coreai"]
+BACKENDS: tuple[Backend, ...] = ("onnx", "torch", "mlx", "coreml", "mil", "coreai")
 
 
 def embedded_bundle() -> Path:
@@ -35,17 +38,24 @@ def load(
     *,
     backend: str | None = None,
     threads: int | None = None,
+    workers: int | None = None,
+    spin: bool = False,
+    affinity: str | None = None,
     revision: str | None = None,
+    compute_units: str | None = None,
 ) -> Model:
     """Load a model.
 
     Args:
         model: "tiny" (inside the package), a bundle folder, a ``.nemo`` file, a Hugging Face folder, an
             MLX-style folder, or a hub id such as "nvidia/nemotron-3.5-asr-streaming-0.6b".
-        backend: "onnx", "torch" or "mlx"; None takes what fits: a bundle runs on its own runtime, a
-            checkpoint on PyTorch.
+        backend: "onnx", "torch", "mlx", "coreml", "mil" or "coreai"; None takes what fits: a bundle runs on its
+            own runtime (a CoreML bundle by the MIL runner where there is no CoreML), a checkpoint on PyTorch.
         threads: CPU threads; None lets the runtime choose.
+        workers, spin, affinity: of ONNX Runtime, see `nemostream.runtimes.onnx.OnnxRuntime`.
         revision: of a hub id: a commit, to be sure of what is loaded.
+        compute_units: where a CoreML or Core AI bundle runs on a Mac: "cpu", "gpu" or "neural-engine"; None is
+            the Neural Engine for CoreML, and leaves the choice to Core AI.
 
     Raises:
         CheckpointError: if there is no such model, or it is damaged.
@@ -54,28 +64,88 @@ def load(
     if backend is not None and backend not in BACKENDS:
         raise BackendError(f"Unknown backend {backend!r}; the valid ones are: {', '.join(BACKENDS)}.")
     bundle = embedded_bundle() if str(model) == EMBEDDED_MODEL else Path(model)
+    chosen = {"workers": workers, "spin": spin or None, "affinity": affinity}
+    settings = {name: value for name, value in chosen.items() if value is not None}
+    if settings and (backend not in (None, "onnx") or not _is_onnx(bundle)):
+        raise BackendError(
+            f"{next(iter(settings))} is a setting of ONNX Runtime, which does not run {model}; leave it out."
+        )
     if str(model) == EMBEDDED_MODEL and backend in ("torch", "mlx"):
         return Model(_checkpoint_runtime(embedded_checkpoint(), backend, threads, revision=None))
     if (bundle / "manifest.json").is_file():
-        return Model(_bundle_runtime(bundle, backend, threads))
+        return Model(_bundle_runtime(bundle, backend, threads, compute_units, settings))
+    if compute_units is not None:
+        raise BackendError(
+            f"{model} is no bundle for CoreML or Core AI, so there are no compute units to choose."
+        )
     if str(model) == EMBEDDED_MODEL:
         raise CheckpointError(
             "The embedded model is missing from this installation; install nemostream again."
         )
-    if backend == "onnx":
+    if backend in ("onnx", "coreml", "mil", "coreai"):
+        target = "coreml" if backend == "mil" else backend
         raise BackendError(
-            f"{model} is a checkpoint, not an ONNX bundle; make one with "
-            f"`nemostream convert {model} --to onnx -o FOLDER`, or use --backend torch."
+            f"{model} is a checkpoint, not a bundle for {backend}; make one with "
+            f"`nemostream convert {model} --to {target} -o FOLDER`, or use --backend torch."
         )
     return Model(_checkpoint_runtime(model, backend, threads, revision))
 
 
-def _bundle_runtime(bundle: Path, backend: str | None, threads: int | None) -> Runtime:
-    if backend not in (None, "onnx"):
-        raise BackendError(f"{bundle} is an ONNX bundle and cannot run on {backend}; leave the backend out.")
+def _is_onnx(bundle: Path) -> bool:
+    return (bundle / "manifest.json").is_file() and read_manifest(bundle, verify=False).runtime == "onnx"
+
+
+def _bundle_runtime(
+    bundle: Path,
+    backend: str | None,
+    threads: int | None,
+    compute_units: str | None,
+    settings: dict[str, Any],
+) -> Runtime:
+    made_for = read_manifest(bundle, verify=False).runtime
+    if made_for == "coreml" and backend in (None, "coreml", "mil"):
+        return _coreml_runtime(bundle, backend, threads, compute_units)
+    if backend not in (None, made_for):
+        raise BackendError(
+            f"{bundle} is a bundle for {made_for} and cannot run on {backend}; leave the backend out."
+        )
+    if made_for == "coreai":
+        if threads is not None:
+            raise BackendError("Core AI chooses its threads itself; leave threads, and jobs, out.")
+        from nemostream.runtimes.coreai import CoreAiRuntime
+
+        return CoreAiRuntime(bundle, compute_units=compute_units)
+    if compute_units is not None:
+        raise BackendError(
+            f"{bundle} is no bundle for CoreML or Core AI, so there are no compute units to choose."
+        )
     from nemostream.runtimes.onnx import OnnxRuntime
 
-    return OnnxRuntime(bundle, threads=threads)
+    return OnnxRuntime(bundle, threads=threads, **settings)
+
+
+def _coreml_runtime(
+    bundle: Path, backend: str | None, threads: int | None, compute_units: str | None
+) -> Runtime:
+    if threads is not None:
+        raise BackendError(
+            "CoreML and the MIL runner choose their threads themselves; leave threads, and jobs, out."
+        )
+    if backend is None and platform.system() != "Darwin":
+        warnings.warn(
+            "There is no CoreML here, so the MIL runner executes the bundle; it is exact and slow.",
+            stacklevel=3,
+        )
+        backend = "mil"
+    if backend == "mil":
+        if compute_units is not None:
+            raise BackendError("The MIL runner runs on the CPU; leave the compute units out.")
+        from nemostream.runtimes.mil import MilRuntime
+
+        return MilRuntime(bundle)
+    from nemostream.runtimes.coreml import CoreMlRuntime
+
+    return CoreMlRuntime(bundle, compute_units=compute_units)
 
 
 def _checkpoint_runtime(

@@ -26,7 +26,15 @@ def test_quick_benchmarks_run_and_report(tmp_path: Path) -> None:
     paths = os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)])
     subprocess.run(command, check=True, cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": paths})
     rows = json.loads(results.read_text())["rows"]
-    assert {row["figure"] for row in rows} == {"live", "file", "streams", "memory", "start", "share"}
+    assert {row["figure"] for row in rows} == {
+        "live",
+        "file",
+        "streams",
+        "memory",
+        "start",
+        "share",
+        "weights",
+    }
     assert all(row["value"] == row["value"] for row in rows)  # no NaN
     if find_spec("matplotlib"):
         assert (tmp_path / "docs" / "benchmarks.png").stat().st_size > 1000

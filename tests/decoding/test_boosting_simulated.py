@@ -103,7 +103,8 @@ def test_phrases_are_found_and_nothing_else_suffers(beam: int) -> None:
         texts = [said(generator, phrases) for _ in range(150)]
         frames = [heard(generator, words) for words in texts]
         for boost in ((), PHRASES):
-            texts_heard = [transcribe(runtime, item, beam=beam, boost=boost) for item in frames]
+            options = {"beam": beam, "boost": boost, "boost_score": 2.0}
+            texts_heard = [transcribe(runtime, item, **options) for item in frames]
             reference = [" ".join(words) for words in texts]
             recall = np.mean(
                 [

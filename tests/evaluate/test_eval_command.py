@@ -13,6 +13,7 @@ from nemostream.engine.model import Model
 from nemostream.evaluate.comparison import compare
 from nemostream.evaluate.html import html_report
 from nemostream.evaluate.manifest import ManifestError, Utterance
+from nemostream.evaluate.markdown import summary_markdown
 from nemostream.evaluate.phrases import count_phrases
 from nemostream.evaluate.results import Heard, Results
 from nemostream.evaluate.run import hear
@@ -74,6 +75,34 @@ def test_the_report_is_one_file_that_shows_the_errors() -> None:
     assert "src=" not in page
 
 
+def test_languages_that_a_model_named() -> None:
+    named = ("en-US", "de-DE", "de", None)
+    items = tuple(replace(item, named=name) for item, name in zip(A.utterances, named, strict=True))
+    told = summarize(replace(A, utterances=items))
+    assert told.languages == ()  # it was told, so that there was nothing to find out
+    found = summarize(replace(A, utterances=items, language="auto")).languages
+    assert [(score.name, score.utterances, score.accuracy, score.unnamed) for score in found] == [
+        ("de", 1, 1.0, 0), ("en", 2, 0.5, 0), ("ja", 1, 0.0, 1), ("all", 4, 0.5, 1),
+    ]  # fmt: skip
+    assert found[1].mistaken == {"de": 1}
+    document = summary_markdown(summarize(replace(A, utterances=items, language="auto")))
+    assert "| en | 2 | 50.0 | 0 | de 1 |" in document
+    page = html_report([replace(A, utterances=items, language="auto")], [summarize(A)], None)
+    assert "first [en-US]" in page
+
+
+def test_confidence_of_right_and_wrong_words() -> None:
+    """Two right words (0.9, 0.5) and two wrong ones (0.7, 0.1): three of the four pairs are in order."""
+    words = (("Hello,", 0.9), ("deer", 0.7), ("world", 0.5), ("-", 0.99), ("now", 0.1))
+    item = replace(A.utterances[0], text="Hello, deer world - now", words=words)
+    japanese = replace(A.utterances[3], words=(("日", 0.3),))  # scored by characters, so not judged
+    score = summarize(replace(A, utterances=(item, japanese))).confidence
+    assert score is not None
+    assert (score.right, score.wrong, score.separation) == (2, 2, 0.75)
+    assert (score.mean_right, score.mean_wrong) == (pytest.approx(0.7), pytest.approx(0.4))
+    assert summarize(A).confidence is None
+
+
 def test_phrases_are_counted_as_whole_words() -> None:
     counts = count_phrases(A, ["dear word", "Good Day", "day", "tag", "本語", "orl"], "simple")
     assert [(c.said, c.heard, c.invented) for c in counts] == [
@@ -83,8 +112,12 @@ def test_phrases_are_counted_as_whole_words() -> None:
 
 
 def test_results_file(tmp_path: Path) -> None:
-    A.save(tmp_path / "a.json")
-    assert Results.load(tmp_path / "a.json") == A
+    kept = replace(
+        A, language="auto", utterances=(replace(A.utterances[0], named="en-US", words=(("Hello,", 0.5),)),)
+    )
+    for results in (A, kept):
+        results.save(tmp_path / "a.json")
+        assert Results.load(tmp_path / "a.json") == results
     (tmp_path / "b.json").write_text("{}")
     with pytest.raises(ManifestError, match=r"b\.json is not a results file"):
         Results.load(tmp_path / "b.json")
@@ -127,8 +160,31 @@ def test_command(run: Run, model_folder: Path, tmp_path: Path) -> None:
     assert [row["name"] for row in content["comparison"]["rows"]] == ["de", "en", "pooled WER"]
     assert (tmp_path / "both" / "report.html").read_text().startswith("<!doctype html>")
     assert "two against one" in (tmp_path / "both" / "report.md").read_text()
-    boosted = run("eval", manifest, "--model", model_folder, "--boost", "w1 w2", "--beam", 2)
+    boosted = run("eval", manifest, "--model", model_folder, "--boost", "w1 w2", "--beam", 2, "--confidence")
     assert "| all | 3 |" in boosted.out
+    assert "separation (ROC area)" in boosted.out
+    found = run("eval", manifest, "--model", model_folder, "-l", "auto", "--json")
+    assert {entry["name"] for entry in json.loads(found.out)["summaries"][0]["languages"]} == {
+        "de",
+        "en",
+        "all",
+    }
     missing = run("eval", "--compare", "a", "b")
     assert missing.code == 2
     assert "MANIFEST" in missing.err
+
+
+def test_what_is_wrong_is_said_before_the_work(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "m.jsonl").write_text('{"audio_filepath": "nowhere.wav", "text": "a"}')
+    for arguments, code, sentence in (
+        (("nowhere.jsonl",), 1, "cannot be read as a manifest (No such file or directory)"),
+        (("m.jsonl", "-o", tmp_path / "file"), 1, "the output folder cannot be made"),
+        (("m.jsonl", "--name", "a/b"), 2, "without a folder"),
+        (("m.jsonl", "-l", "xx-XX"), 3, "there is no such file"),
+        ((), 2, "MANIFEST"),
+    ):
+        result = run("eval", *(tmp_path / a if str(a).endswith("jsonl") else a for a in arguments))
+        assert (result.code, result.out) == (code, "")
+        assert len(result.err.splitlines()) == 1
+        assert sentence in result.err

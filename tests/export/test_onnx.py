@@ -13,8 +13,10 @@ import torch
 from nemostream.checkpoints.bundle import read_manifest
 from nemostream.errors import BackendError, CheckpointError
 from nemostream.export import graph as graph_file
-from nemostream.export.linear import Weights, quantise_int4, quantise_int8
+from nemostream.export.graph import GraphBuilder
+from nemostream.export.linear import LinearLayers, Weights, quantise_int4, quantise_int8
 from nemostream.export.onnx import export_onnx, half_precision_weights
+from nemostream.export.onnx_layer import LEAST_SILU
 from nemostream.model.conformer import LayerPast
 from nemostream.model.network import Network
 from nemostream.model.subsampling import SubsamplingState
@@ -189,6 +191,27 @@ def test_quantised_rows_do_not_depend_on_each_other() -> None:
     (together,) = joint.run(["logits"], {"encoded": encoded, "predicted": predicted})
     (alone,) = joint.run(["logits"], {"encoded": encoded[:1], "predicted": predicted[:1]})
     assert np.array_equal(together[:1], alone)
+
+
+@pytest.mark.parametrize(("least", "better"), [(0.0, 0.6), (LEAST_SILU, 0.8)])
+def test_a_known_bound_makes_quantised_inputs_finer(tmp_path: Path, least: float, better: float) -> None:
+    """Levels that negative numbers would have are given to positive ones; rows of zeros stay zeros."""
+    rng = np.random.default_rng(0)
+    weight = torch.from_numpy(rng.standard_normal((32, 512), dtype=np.float32))
+    x = np.maximum(rng.standard_normal((20, 512), dtype=np.float32) * 3, np.float32(least))
+    x[3] = 0
+    errors = []
+    for bound in (None, least):
+        graph = GraphBuilder(tmp_path / "linear.onnx")
+        given = graph.input("x", ["rows", 512])
+        y = LinearLayers(graph, "int8").add(given, "weight", weight, least=bound)
+        graph.output("y", y, ["rows", 32])
+        graph.save()
+        (found,) = session(tmp_path, "linear.onnx").run(None, {"x": x})
+        assert not found[3].any()
+        rounded, scales = quantise_int8(weight.numpy())  # its own error is not what this is about
+        errors.append(np.square(found - x @ (rounded * scales[:, None]).T).mean() ** 0.5)
+    assert errors[1] < better * errors[0]
 
 
 def test_quantised_matrices_are_within_half_a_step() -> None:

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+import nemostream
 from nemostream.checkpoints.bundle import MANIFEST
 from nemostream.errors import BackendError, CheckpointError
+from nemostream.export.linear import Weights
 from nemostream.export.manifest import write_manifest
 from nemostream.model.network import Network
 from nemostream.runtimes.onnx import OnnxRuntime, default_threads
@@ -125,8 +127,10 @@ def test_a_slot_that_is_used_again_gives_the_same_bits() -> None:
         assert np.array_equal(a, b)
 
 
-def test_a_stream_does_not_depend_on_its_neighbours() -> None:
-    alone, shared = open_runtime(random_bundle(True)), open_runtime(random_bundle(True), slots=5)
+@pytest.mark.parametrize("weights", ["fp32", "int8"])
+def test_a_stream_does_not_depend_on_its_neighbours(weights: Weights) -> None:
+    folder = random_bundle(True, weights)
+    alone, shared = open_runtime(folder), open_runtime(folder, slots=5)
     rng = np.random.default_rng(0)
     for call in range(20):
         mine = random_mel(call, 1, 32)
@@ -142,6 +146,38 @@ def test_a_stream_does_not_depend_on_its_neighbours() -> None:
             np.array([[56, 3], *[[56, 0]] * rest]),
         )
         assert np.abs(encoded[0] - expected).max() < NEIGHBOUR_TOLERANCE
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int8"])
+def test_workers_change_nothing(weights: Weights) -> None:
+    """Streams of unequal clocks and lengths, divided over three threads that run at the same time."""
+    folder, batch = random_bundle(True, weights), 7
+    runtimes = [OnnxRuntime(folder, threads=1, workers=workers, verify=False) for workers in (1, 3)]
+    for runtime in runtimes:
+        runtime.resize(batch)
+        for slot in range(batch):
+            runtime.reset(slot)
+    rng = np.random.default_rng(0)
+    for call in range(16):
+        rows = rng.integers(1, batch + 1)
+        slots = [int(slot) for slot in rng.choice(batch, rows, replace=False)]
+        arguments = (random_mel(call, rows, 96), rng.integers(1, 97, rows), rng.integers(0, 128, rows))
+        contexts = np.array([[56, 3], [56, 1], [28, 3]])[rng.integers(0, 3, rows)]
+        (one, lengths), (several, same) = (
+            runtime.encode(slots, *arguments, contexts) for runtime in runtimes
+        )
+        assert np.array_equal(lengths, same)
+        assert np.abs(one - several).max() < NEIGHBOUR_TOLERANCE
+
+
+def test_one_workers_failure_is_the_calls() -> None:
+    runtime = OnnxRuntime(random_bundle(True), threads=1, workers=2)
+    runtime.resize(8)
+    two = np.array([32] * 8), np.array([9] * 8), np.array([[56, 3]] * 8)
+    with pytest.raises(BackendError, match="could not run the encoder"):
+        runtime.encode(list(range(8)), np.zeros((8, 32, 64), np.float32), *two)
+    encoded, _ = runtime.encode(list(range(8)), random_mel(0, 8, 32), *two)
+    assert encoded.shape[:2] == (8, 4)
 
 
 def test_predictor_and_joint_equal_torch() -> None:
@@ -240,11 +276,26 @@ def test_settings_that_make_no_sense() -> None:
     folder = random_bundle(True)
     with pytest.raises(BackendError, match="0 threads"):
         OnnxRuntime(folder, threads=0)
+    with pytest.raises(BackendError, match="0 workers"):
+        OnnxRuntime(folder, workers=0)
+    with pytest.raises(BackendError, match="affinity is for the threads after the first"):
+        OnnxRuntime(folder, threads=1, affinity="1")
+    with pytest.raises(BackendError, match="could not load"):
+        OnnxRuntime(folder, threads=2, affinity="first")
     with pytest.raises(BackendError, match="left context of 0 to 56, not 57"):
         OnnxRuntime(folder, left_context=57)
     with pytest.raises(BackendError, match=r"no WarpDriveExecutionProvider; it has: .*CPUExecutionProvider"):
         OnnxRuntime(folder, providers=["WarpDriveExecutionProvider"])
     assert 1 <= default_threads() <= 4
+
+
+def test_settings_reach_the_runtime_and_nothing_else() -> None:
+    runtime = nemostream.load(random_bundle(True), threads=1, workers=2, spin=True).engine.runtime
+    assert isinstance(runtime, OnnxRuntime)
+    assert runtime.workers == 2
+    for settings in ({"workers": 2}, {"spin": True}, {"affinity": "1"}):
+        with pytest.raises(BackendError, match="is a setting of ONNX Runtime, which does not run"):
+            nemostream.load(backend="torch", **settings)  # type: ignore[arg-type]
 
 
 def test_it_is_a_runtime() -> None:

@@ -25,7 +25,7 @@ from nemostream.text.tokenizer import Tokenizer
 from nemostream.verify.check import Report, verify
 from nemostream.verify.clips import synthetic_sound
 from nemostream.verify.ports import Port, open_port
-from nemostream.verify.stages import all_stages
+from nemostream.verify.stages import FUSED_JOINT, all_stages
 from tests.bundles import golden_bundle, random_bundle
 from tests.cli.conftest import Run
 from tests.models import PIECES, small_checkpoint, small_config, small_network
@@ -190,6 +190,49 @@ def test_another_configuration_is_named_first() -> None:
     assert "preemphasis" in str(report.first_divergence.detail)
 
 
+# --- MLX --------------------------------------------------------------------------------------------------
+
+
+def mlx_port(checkpoint: Checkpoint) -> Port:
+    pytest.importorskip("mlx.core")
+    from nemostream.runtimes.mlx import MAX_FRAMES, MlxRuntime
+    from nemostream.verify.mlx_stages import MlxStages
+
+    runtime = MlxRuntime(checkpoint)
+    return Port("mlx", runtime, "fp32", MlxStages(checkpoint, runtime.left_context, MAX_FRAMES))
+
+
+@pytest.mark.parametrize("prompt", [True, False])
+def test_mlx_agrees_at_every_stage(prompt: bool) -> None:
+    checkpoint = small_checkpoint(small_config(prompt=prompt))
+    report = verify(mlx_port(checkpoint), checkpoint, CLIPS, contexts=CONTEXTS)
+    assert report.first_divergence is None
+    assert [stage.stage for stage in report.stages] == all_stages(checkpoint.config)
+    assert all(stage.compared for stage in report.stages)
+
+
+@pytest.mark.parametrize("stage", FLIPS)
+def test_one_flipped_weight_in_mlx(stage: str) -> None:
+    network = small_network(small_config())
+    flat = FLIPS[stage](network).view(-1)
+    flat[flat.abs().argmax()] *= -1
+    tensors = {name: value.numpy().copy() for name, value in network.state_dict().items()}
+    sound = small_checkpoint(small_config())
+    broken = replace(sound, tensors=tensors)
+    report = verify(mlx_port(broken), sound, CLIPS, contexts=((56, 3),))
+    assert report.first_divergence is not None
+    assert report.first_divergence.stage == stage
+
+
+def test_torch_is_compared_inside_its_layers_too(tmp_path: Path) -> None:
+    save_huggingface(small_checkpoint(small_config()), tmp_path)
+    report = verify(open_port(str(tmp_path)), small_checkpoint(small_config()), CLIPS, contexts=((56, 3),))
+    assert report.passed
+    assert [stage.stage for stage in report.stages if stage.stage != FUSED_JOINT] == all_stages(
+        small_config()
+    )
+
+
 def test_command_line(run: Run, tmp_path: Path) -> None:
     save_huggingface(small_checkpoint(small_config()), tmp_path / "checkpoint")
     against = ("--against", tmp_path / "checkpoint", "--att-context", 56, 3, "--seconds", 2)
@@ -210,4 +253,11 @@ def test_command_line(run: Run, tmp_path: Path) -> None:
     assert not stages["layers.1.feed_forward1"]
     checkpoint = run("verify", tmp_path / "checkpoint", *against)
     assert checkpoint.code == 0
+    wrong = run("verify", tmp_path / "checkpoint", *against, "--backend", "onnx")
+    assert (wrong.code, "convert it first" in wrong.errors[0]) == (7, True)
+    assert run("verify", random_bundle(True), "--against", tmp_path / "nowhere").code == 4
+    assert run("verify", random_bundle(True), *against, "--audio", tmp_path / "nowhere.wav").code == 3
+    assert run("verify", random_bundle(True), *against, "--language", "xx-XX").code == 6
+    assert run("verify", random_bundle(True), *against[:2], "--seconds", "0").code == 2
+    assert run("verify", random_bundle(True), *against, "--tolerance", "-1").code == 2
     assert run("verify", tmp_path / "missing", *against).code == 4

@@ -66,6 +66,7 @@ class Manifest:
         nemostream: version of this package that made it.
         files: path inside the folder -> its identity; all files of the bundle but the manifest.
         measured: what storing the weights so cost, see `nemostream.export.measure`; None if nobody looked.
+        layout: which graphs it has, where a runtime knows several sets of them; None where there is one.
         schema_version: of the manifest itself.
     """
 
@@ -79,6 +80,7 @@ class Manifest:
     nemostream: str
     files: Mapping[str, FileRecord]
     measured: Mapping[str, Any] | None = None
+    layout: str | None = None
     schema_version: int = SCHEMA_VERSION
 
     def to_dict(self) -> dict[str, Any]:
@@ -122,6 +124,7 @@ class Manifest:
                 nemostream=_text(values["nemostream"]),
                 files={_file_name(name): _record(record) for name, record in values["files"].items()},
                 measured=_optional(_object, values.get("measured")),
+                layout=_optional(_text, values.get("layout")),
                 schema_version=version,
             )
         except KeyError as error:

@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nemostream.cli.bench_calls import add_calls
+from nemostream.cli.model_options import LATENCIES, add_model_options, latency, load_model, positive
 from nemostream.cli.progress import progress_bar
-from nemostream.cli.transcribe import LATENCIES, latency, positive
 
 if TYPE_CHECKING:
     from nemostream.evaluate.summary import Summary
@@ -33,9 +34,7 @@ def add_parser(
         parents=[common],
     )
     measure.add_argument("manifest", type=Path, metavar="MANIFEST", help="JSON lines, see `nemostream eval`")
-    measure.add_argument("-m", "--model", default="tiny", help="model; default: tiny")
-    measure.add_argument("--backend", help="runtime; default: what fits the model")
-    measure.add_argument("--threads", type=positive, metavar="N", help="CPU threads")
+    add_model_options(measure)
     measure.add_argument("-l", "--language", help="prompt for all; default: the manifest's")
     measure.add_argument(
         "--latency", type=latency, nargs="+", default=list(LATENCIES), metavar="MS", help="default: all"
@@ -47,18 +46,18 @@ def add_parser(
     measure.add_argument("--json", action="store_true", help="print JSON instead of Markdown")
     measure.add_argument("--html", type=Path, metavar="FILE", help="also write a report with plots")
     measure.set_defaults(run=run, parser=measure)
+    add_calls(kinds, common)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and print."""
-    import nemostream
     from nemostream.evaluate.manifest import read_manifest
     from nemostream.evaluate.markdown import to_markdown
     from nemostream.evaluate.run import evaluate
     from nemostream.evaluate.summary import summarize
 
     utterances = read_manifest(arguments.manifest, arguments.limit)
-    model = nemostream.load(arguments.model, backend=arguments.backend, threads=arguments.threads)
+    model = load_model(arguments)
     results = []
     for milliseconds in arguments.latency:
         name = f"{milliseconds} ms"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemostream.cli.messages import report_note
-from nemostream.cli.transcribe import LATENCIES, latency
+from nemostream.config import FRAME_MS
 
 if TYPE_CHECKING:
     from nemostream.checkpoints import Checkpoint
@@ -29,31 +29,68 @@ def add_parser(
     )
     parser.add_argument(
         "--to",
-        choices=("onnx", "sherpa", "mlx"),
+        choices=tuple(WEIGHTS),
         required=True,
-        help="onnx: a bundle for ONNX Runtime; sherpa: what sherpa-onnx loads; mlx: safetensors for MLX",
+        help="onnx: a bundle for ONNX Runtime; sherpa: what sherpa-onnx loads; mlx: safetensors for MLX; "
+        "coreai: graphs for Core AI; coreml: graphs for CoreML",
     )
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FOLDER", help="new or empty folder"
     )
     parser.add_argument(
         "--weights",
-        choices=("fp32", "fp16", "int8", "int4"),
-        default="fp32",
-        help="how matrices are stored: int8 is fastest and a quarter of the size; default: fp32",
+        choices=sorted({name for names in WEIGHTS.values() for name in names}),
+        help="how matrices are stored: int8 is fastest and a quarter of the size; "
+        "default: fp32, of Core AI and CoreML fp16, or int8 with the layout sharded",
+    )
+    parser.add_argument(
+        "--layout",
+        help="of a Core AI export: six (default) or sharded, see docs/coreai.md; of a CoreML export: single "
+        "(default), english or sharded, see docs/coreml.md",
+    )
+    parser.add_argument(
+        "--activations",
+        choices=("fp16", "fp32"),
+        help="in what a Core AI export with int8 weights computes; default: fp16, which is slow on Linux",
     )
     parser.add_argument(
         "--latency",
-        type=latency,
-        metavar="|".join(map(str, LATENCIES)),
-        help="of a sherpa export, which has one; default: the model's",
+        type=milliseconds,
+        metavar="MS",
+        help="of exports that have one, sherpa and Core AI: 80 to 1120, or a tier of the sharded layout "
+        "(560 to 4480); default: the model's, or 2240",
+    )
+    parser.add_argument(
+        "--att-context",
+        type=int,
+        nargs=2,
+        metavar=("LEFT", "RIGHT"),
+        help="of a CoreML export: context in encoder frames of 80 ms; default: that of the published bundle",
+    )
+    parser.add_argument(
+        "--chunk", type=int, metavar="MEL_FRAMES", help="of a CoreML export: new mel frames (10 ms) in a call"
+    )
+    parser.add_argument(
+        "--tiers",
+        type=milliseconds,
+        nargs="+",
+        metavar="MS",
+        help="of a CoreML export with the layout sharded: 560, 1120, 2240 (default), 4480; several give a "
+        "folder each",
+    )
+    parser.add_argument(
+        "--watch",
+        action="store_const",
+        const=True,
+        help="of a CoreML export with the layout sharded: without what is too large for a watch",
     )
     parser.add_argument(
         "--measure-on",
         type=Path,
+        nargs="+",
         metavar="FILE",
-        help="recording with which the cost of smaller weights is measured, for the manifest; "
-        "default: the clip in this package",
+        help="recordings or manifests (.jsonl) with which the cost of smaller weights is measured, for the "
+        "bundle's manifest; default: the clip in this package",
     )
     parser.add_argument("--revision", help="commit of a hub id")
     parser.set_defaults(run=run, parser=parser)
@@ -64,9 +101,12 @@ def run(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.output
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         arguments.parser.error(f"{folder} is not an empty folder; choose another with -o")
-    if arguments.latency is not None and arguments.to != "sherpa":
-        arguments.parser.error("--latency is for --to sherpa; other bundles run at every latency")
+    for option, targets in _OPTIONS.items():
+        if getattr(arguments, option) is not None and arguments.to not in targets:
+            arguments.parser.error(f"--{option.replace('_', '-')} is for --to {' or '.join(targets)} only")
     allowed = WEIGHTS[arguments.to]
+    if arguments.weights is None:
+        arguments.weights = "int8" if arguments.layout == "sharded" else _DEFAULT_WEIGHTS[arguments.to]
     if arguments.weights not in allowed:
         arguments.parser.error(f"--to {arguments.to} stores weights as {' or '.join(allowed)} only")
     from nemostream.checkpoints import load_checkpoint
@@ -99,13 +139,13 @@ def _to_onnx(checkpoint: Checkpoint, arguments: argparse.Namespace) -> None:
         source_revision=revision,
         weights=arguments.weights,
     )
-    recording: Path = arguments.measure_on or embedded_clip()
-    if arguments.measure_on or (arguments.weights != "fp32" and recording.is_file()):
+    recordings: list[Path] = arguments.measure_on or [embedded_clip()]
+    if arguments.measure_on or (arguments.weights != "fp32" and recordings[0].is_file()):
         from nemostream.export.measure import record_error
 
-        measured = record_error(folder, checkpoint, recording).measured
-        if not arguments.quiet:
-            report_note(f"Against fp32: {measured}.")
+        measured = record_error(folder, checkpoint, recordings).measured or {}
+        for part in () if arguments.quiet else measured["parts"]:
+            report_note("Against fp32: " + ", ".join(f"{key} {value}" for key, value in part.items()) + ".")
     if not arguments.quiet:
         report_note(f"{folder} is ready: nemostream transcribe --model {folder} FILE")
 
@@ -140,6 +180,74 @@ def _to_mlx(checkpoint: Checkpoint, arguments: argparse.Namespace) -> None:
         report_note(f"{folder} is ready: nemostream transcribe --backend mlx --model {folder} FILE")
 
 
+def _to_coreai(checkpoint: Checkpoint, arguments: argparse.Namespace) -> None:
+    from nemostream.export.coreai.bundle import export_coreai
+    from nemostream.runtimes.torch import load_network
+
+    folder: Path = arguments.output
+    source, revision = _source(checkpoint, arguments)
+    export_coreai(
+        load_network(checkpoint),
+        checkpoint.tokenizer,
+        folder,
+        source=source,
+        source_revision=revision,
+        layout=arguments.layout or "six",
+        weights=arguments.weights,
+        activations=arguments.activations,
+        latency=arguments.latency,
+    )
+    if not arguments.quiet:
+        report_note(f"{folder} is ready: nemostream transcribe --model {folder} FILE")
+
+
+def _to_coreml(checkpoint: Checkpoint, arguments: argparse.Namespace) -> None:
+    from nemostream.export.coreml.bundle import DEFAULT_TIER, export_coreml
+    from nemostream.runtimes.coreml_contract import Layout
+    from nemostream.runtimes.torch import load_network
+
+    layouts: dict[str, Layout] = {"single": "single", "english": "english", "sharded": "sharded"}
+    if (arguments.layout or "single") not in layouts:
+        arguments.parser.error(f"--to coreml has the layouts {', '.join(layouts)}, not {arguments.layout}")
+    layout = layouts[arguments.layout or "single"]
+    tiers: list[int] | None = arguments.tiers
+    if layout != "sharded" and (tiers or arguments.watch):
+        arguments.parser.error("--tiers and --watch are for --layout sharded only")
+    if layout == "sharded" and arguments.chunk is not None:
+        arguments.parser.error("--layout sharded has --tiers instead of --chunk")
+    if arguments.watch:
+        layout = "watch"
+    parent: Path = arguments.output
+    chunks = {parent: arguments.chunk}
+    if layout in ("sharded", "watch"):
+        several = tiers is not None and len(tiers) > 1
+        chunks = {parent / f"{tier}ms" if several else parent: tier // 10 for tier in tiers or [DEFAULT_TIER]}
+    network = load_network(checkpoint)
+    source, revision = _source(checkpoint, arguments)
+    for folder, chunk in chunks.items():
+        export_coreml(
+            network,
+            checkpoint.tokenizer,
+            folder,
+            source=source,
+            source_revision=revision,
+            layout=layout,
+            weights=arguments.weights,
+            att_context=None if arguments.att_context is None else tuple(arguments.att_context),
+            chunk=chunk,
+        )
+        if not arguments.quiet:
+            report_note(f"{folder} is ready: nemostream transcribe --backend mil --model {folder} FILE")
+
+
+def milliseconds(text: str) -> int:
+    """Read ``320`` or ``320ms``."""
+    digits = text.strip().lower().removesuffix("ms").strip()
+    if not digits.isdecimal() or not int(digits) or int(digits) % FRAME_MS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a multiple of {FRAME_MS} ms")
+    return int(digits)
+
+
 def _source(checkpoint: Checkpoint, arguments: argparse.Namespace) -> tuple[str, str | None]:
     """Where the weights came from: a path, or a hub id and its revision."""
     if Path(arguments.checkpoint).expanduser().exists():
@@ -148,5 +256,27 @@ def _source(checkpoint: Checkpoint, arguments: argparse.Namespace) -> tuple[str,
     return source, revision or None
 
 
-WEIGHTS = {"onnx": ("fp32", "fp16", "int8", "int4"), "sherpa": ("fp32",), "mlx": ("fp32", "fp16")}
-_CONVERTERS = {"onnx": _to_onnx, "sherpa": _to_sherpa, "mlx": _to_mlx}
+WEIGHTS = {
+    "onnx": ("fp32", "fp16", "int8", "int4"),
+    "sherpa": ("fp32",),
+    "mlx": ("fp32", "fp16"),
+    "coreai": ("fp32", "fp16", "int8"),
+    "coreml": ("fp16", "palette8", "palette8-kmeans", "palette6", "int8"),
+}
+_DEFAULT_WEIGHTS = {"onnx": "fp32", "sherpa": "fp32", "mlx": "fp32", "coreai": "fp16", "coreml": "fp16"}
+_OPTIONS = {
+    "latency": ("sherpa", "coreai"),
+    "layout": ("coreai", "coreml"),
+    "activations": ("coreai",),
+    "att_context": ("coreml",),
+    "chunk": ("coreml",),
+    "tiers": ("coreml",),
+    "watch": ("coreml",),
+}
+_CONVERTERS = {
+    "onnx": _to_onnx,
+    "sherpa": _to_sherpa,
+    "mlx": _to_mlx,
+    "coreai": _to_coreai,
+    "coreml": _to_coreml,
+}

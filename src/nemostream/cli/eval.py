@@ -9,9 +9,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nemostream.cli.decoding_options import (
+    add_decoding_options,
+    boosted_phrases,
+    check_decoding_usage,
+    decoding_options,
+)
 from nemostream.cli.messages import report_note
+from nemostream.cli.model_options import add_model_options, add_recognition_options, load_model, positive
 from nemostream.cli.progress import progress_bar
-from nemostream.cli.transcribe import LATENCIES, latency, positive
+from nemostream.errors import NemostreamError
 
 if TYPE_CHECKING:
     from nemostream.evaluate.comparison import Comparison
@@ -45,29 +52,23 @@ def add_parser(
     )
     parser.add_argument("manifest", nargs="?", type=Path, metavar="MANIFEST", help="JSON lines")
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="results files, or models to run")
-    parser.add_argument("-m", "--model", default="tiny", help="model to run; default: tiny")
-    parser.add_argument("--backend", help="runtime; default: what fits the model")
-    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads")
-    parser.add_argument("-l", "--language", help="prompt for all; default: the manifest's; auto: found out")
-    parser.add_argument("--latency", type=latency, metavar="|".join(map(str, LATENCIES)), help="milliseconds")
     parser.add_argument("--limit", type=positive, metavar="N", help="use the first N utterances only")
     parser.add_argument("--name", help="what to call the results; default: the model's name")
     parser.add_argument(
         "--normalizer", choices=("simple", "whisper", "none"), default="simple", help="default: simple"
     )
-    parser.add_argument(
-        "--boost",
-        action="append",
-        default=[],
-        metavar="PHRASE",
-        help="favour a phrase, and report how often it was heard; may be repeated",
-    )
-    parser.add_argument("--beam", type=positive, default=1, metavar="N", help="hypotheses; default: 1")
     parser.add_argument("--resamples", type=positive, default=2000, help="of the bootstrap; default: 2000")
     parser.add_argument("--seed", type=int, default=0, help="of the bootstrap; default: 0")
     parser.add_argument("--json", action="store_true", help="print JSON instead of Markdown")
     parser.add_argument(
         "-o", "--output-dir", type=Path, metavar="DIR", help="also write results, .json, .md and .html there"
+    )
+    add_model_options(parser)
+    add_recognition_options(
+        parser, language="prompt for all; default: the manifest's; auto: found out, and reported"
+    )
+    add_decoding_options(
+        parser, confidence="report how well it tells right words from wrong ones", endpoint=False
     )
     parser.set_defaults(run=run, parser=parser)
 
@@ -79,6 +80,17 @@ def run(arguments: argparse.Namespace) -> int:
     from nemostream.evaluate.phrases import count_phrases
     from nemostream.evaluate.summary import summarize
 
+    check_decoding_usage(arguments)
+    if arguments.name is not None and Path(arguments.name).name != arguments.name:
+        arguments.parser.error(f"--name {arguments.name}: a name for a file was expected, without a folder")
+    if arguments.output_dir is not None:  # before the work, so that it is not lost
+        try:
+            arguments.output_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise NemostreamError(
+                f"{arguments.output_dir}: the output folder cannot be made ({error.strerror})."
+            ) from error
+    phrases = boosted_phrases(arguments)
     sources: list[str] = arguments.compare or [arguments.model]
     results = [_results(source, arguments) for source in sources]
     if len(results) == 2 and results[0].name == results[1].name:
@@ -92,10 +104,10 @@ def run(arguments: argparse.Namespace) -> int:
         )
     document = _markdown(summaries, comparison)
     content: dict[str, Any] = {"summaries": [summary.to_dict() for summary in summaries]}
-    if arguments.boost:
-        counts = [(item.name, count_phrases(item, arguments.boost, arguments.normalizer)) for item in results]
+    if phrases:
+        counts = [(item.name, count_phrases(item, phrases, arguments.normalizer)) for item in results]
         document += "\n" + to_markdown(phrase_table(counts))
-        content["phrases"] = {name: [asdict(count) for count in phrases] for name, phrases in counts}
+        content["phrases"] = {name: [asdict(count) for count in found] for name, found in counts}
     if comparison is not None:
         content["comparison"] = comparison.to_dict()
     print(json.dumps(content, ensure_ascii=False) if arguments.json else document)
@@ -115,17 +127,12 @@ def _results(source: str, arguments: argparse.Namespace) -> Results:
         return Results.load(path)
     if arguments.manifest is None:
         arguments.parser.error(f"{source} is a model, so a MANIFEST to run it on has to be given")
-    import nemostream
     from nemostream.evaluate.manifest import read_manifest
     from nemostream.evaluate.run import evaluate
 
     utterances = read_manifest(arguments.manifest, arguments.limit)
-    model = nemostream.load(source, backend=arguments.backend, threads=arguments.threads)
-    options: dict[str, Any] = {}
-    if arguments.boost:
-        options["boost"] = arguments.boost
-    if arguments.beam > 1:
-        options["beam"] = arguments.beam
+    options = decoding_options(arguments)
+    model = load_model(arguments, source)
     with progress_bar(source, arguments.quiet) as progress:
         return evaluate(
             model,
@@ -133,7 +140,7 @@ def _results(source: str, arguments: argparse.Namespace) -> Results:
             name=(None if arguments.compare else arguments.name) or Path(source).name,
             model_name=source,
             manifest=str(arguments.manifest),
-            att_context=model.att_context(arguments.latency),
+            att_context=model.att_context(arguments.latency, arguments.att_context),
             language=arguments.language,
             progress=progress,
             **options,
@@ -157,7 +164,6 @@ def _write(
 ) -> None:
     from nemostream.evaluate.html import html_report
 
-    folder.mkdir(parents=True, exist_ok=True)
     for item in results:
         item.save(folder / f"{item.name}.json")
     (folder / "report.md").write_text(document, encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,6 +50,7 @@ def _inspect_bundle(folder: Path) -> None:
     manifest = read_manifest(folder, verify=False)  # the table of files shows each that is altered
     print(f"{folder}: {manifest.runtime} bundle")
     for key in (
+        "layout",
         "framing",
         "max_frames",
         "weights",
@@ -64,6 +66,11 @@ def _inspect_bundle(folder: Path) -> None:
     read_manifest(folder)
     for path in sorted(folder.rglob("*.onnx")):
         _print_graph(path)
+    if manifest.runtime == "coreai":
+        _print_coreai_graphs(folder)
+    if manifest.runtime == "coreml":
+        for path in sorted(folder.rglob("*.mlpackage")):
+            _print_coreml_graph(path)
 
 
 def _inspect_checkpoint(name: str, revision: str | None) -> None:
@@ -129,6 +136,39 @@ def _print_graph(path: Path) -> None:
             print(
                 f"  {kind:7} {value.name}  [{shape}]  {value.type.removeprefix('tensor(').removesuffix(')')}"
             )
+
+
+def _print_coreai_graphs(folder: Path) -> None:
+    from nemostream.runtimes.coreai_assets import describe_asset
+
+    for path in sorted(folder.rglob("*.aimodel")):
+        for entry, inputs, outputs in describe_asset(path):
+            print(f"graph {path.name}, entry point {entry}")
+            for kind, values in (("input", inputs), ("output", outputs)):
+                for name, value_type in values:
+                    print(f"  {kind:7} {name}  {value_type}")
+
+
+def _print_coreml_graph(path: Path) -> None:
+    from nemostream.export.coreml.lint import lint
+    from nemostream.export.coreml.package import read_package
+
+    package = read_package(path)
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    print(f"graph {path.name}  {size:,} bytes, for {package.needs} or newer")
+    for kind, values in (("input", package.inputs), ("output", package.outputs)):
+        for value in values:
+            print(f"  {kind:7} {value.name}  [{', '.join(map(str, value.shape))}]  {value.dtype}")
+    counts = Counter(operation.type for operation in package.operations)
+    print(f"  operations      {', '.join(f'{name} {count}' for name, count in counts.most_common())}")
+    stored = ", ".join(f"{count:,} values {dtype}" for dtype, count in package.weights.items())
+    print(f"  weights         {stored or 'none'}")
+    if package.compressed:
+        print(
+            f"  compressed by   {', '.join(f'{name} {count}' for name, count in package.compressed.items())}"
+        )
+    for finding in lint(package):
+        print(f"  Neural Engine   {finding.rule}: {finding.message}")
 
 
 def _fact(key: str, value: object) -> None:

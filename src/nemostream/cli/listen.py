@@ -11,8 +11,9 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Self
 
+from nemostream.cli.decoding_options import add_decoding_options, check_decoding_usage, decoding_options
 from nemostream.cli.messages import report_note, report_warning
-from nemostream.cli.transcribe import LATENCIES, latency, positive
+from nemostream.cli.model_options import add_model_options, add_recognition_options, load_model
 from nemostream.errors import NemostreamError
 from nemostream.text.writers import WRITERS, Recognition
 
@@ -39,16 +40,15 @@ def add_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[common],
     )
-    parser.add_argument("-m", "--model", default="tiny", help="see `nemostream transcribe`; default: tiny")
-    parser.add_argument("--backend", help="runtime; default: what fits the model")
-    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads")
-    parser.add_argument("-l", "--language", help="such as en-US, or auto; default: the model's")
-    parser.add_argument("--latency", type=latency, metavar="|".join(map(str, LATENCIES)), help="milliseconds")
     parser.add_argument("--device", help="number of the microphone or a part of its name")
     parser.add_argument("--devices", action="store_true", help="list the microphones and stop")
-    parser.add_argument("--boost", action="append", default=[], metavar="PHRASE", help="may be repeated")
     parser.add_argument(
         "--save", type=Path, metavar="FILE", help=f"write the transcript: .{', .'.join(WRITERS)}"
+    )
+    add_model_options(parser)
+    add_recognition_options(parser)
+    add_decoding_options(
+        parser, confidence="give every word its confidence; with --save FILE.json", endpoint=False
     )
     parser.set_defaults(run=run, parser=parser)
 
@@ -64,18 +64,20 @@ def run(arguments: argparse.Namespace) -> int:
     save: Path | None = arguments.save
     if save is not None and save.suffix[1:] not in WRITERS:
         arguments.parser.error(f"--save {save}: the name has to end with one of .{', .'.join(WRITERS)}")
+    check_decoding_usage(arguments)
+    if arguments.confidence and (save is None or save.suffix != ".json"):
+        arguments.parser.error("--confidence is written by --save FILE.json only")
+    options = decoding_options(arguments)
     device: str | None = arguments.device
     microphone = Microphone(int(device) if device is not None and device.isdecimal() else device)
-    import nemostream
-
-    model = nemostream.load(arguments.model, backend=arguments.backend, threads=arguments.threads)
-    context = model.att_context(arguments.latency)
+    model = load_model(arguments)
+    context = model.att_context(arguments.latency, arguments.att_context)
     with model.stream(
         arguments.language,
         att_context_size=context,
         sample_rate=microphone.sample_rate,
         endpoint=True,
-        boost=arguments.boost,
+        **options,
     ) as session:
         if not arguments.quiet:
             report_note(f"listening to {microphone.name}; Ctrl-C ends.")

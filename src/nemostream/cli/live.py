@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nemostream.audio import ENCODINGS, encoding_name
 from nemostream.errors import AudioError
@@ -32,7 +32,11 @@ _HEADERS = {
 
 
 def recognize_stdin(
-    model: Model, arguments: argparse.Namespace, context: tuple[int, int], grows: bool
+    model: Model,
+    arguments: argparse.Namespace,
+    context: tuple[int, int],
+    options: dict[str, Any],
+    grows: bool,
 ) -> Recognition:
     """Transcribe standard input until it ends.
 
@@ -40,6 +44,7 @@ def recognize_stdin(
         model: the model.
         arguments: of the command line.
         context: left and right context.
+        options: more arguments of `Model.stream`: how to decode.
         grows: True to print the text as it grows; the caller then has nothing to print but the line's end.
 
     Raises:
@@ -60,21 +65,23 @@ def recognize_stdin(
                     num_channels=arguments.input_channels,
                     channel=channel,
                     chunks_per_call=arguments.chunks_per_call or 1,
+                    **options,
                 )
             )
             for channel in chosen
         ]
         received = 0
+        show = _Growing("itn" in options).show if grows else list
         for packet in _packets(sys.stdin.buffer, packet_bytes):
             received += len(packet)
             for session in sessions:
-                _show(session.feed(packet), grows)
+                show(session.feed(packet))
         if received < frame_bytes:
             raise AudioError(
                 f"standard input ended after {received} bytes, without a single sample; is a source piped in?"
             )
         for session in sessions:
-            _show(session.finish(), grows)
+            show(session.finish())
         transcripts = tuple(session.transcript() for session in sessions)
     return Recognition("-", arguments.model, model.backend, context, transcripts, split)
 
@@ -100,7 +107,20 @@ def _read(stream: BinaryIO, size: int) -> bytes:
     return data
 
 
-def _show(events: list[Event], grows: bool) -> None:
-    if grows:
+class _Growing:
+    """Prints text as it comes, an utterance a line; what is rewritten comes with the end of its utterance."""
+
+    def __init__(self, rewritten: bool) -> None:
+        self._rewritten = rewritten
+        self._ended = False  # the line is complete, and its end not printed yet
+
+    def show(self, events: list[Event]) -> None:
+        """Print what is new."""
         for event in events:
-            print(event.text, end="", flush=True)
+            text = event.text
+            if self._rewritten:
+                text = event.utterance.text if event.utterance is not None else ""
+            if self._ended and text.strip():
+                text, self._ended = "\n" + text.lstrip(), False
+            print(text, end="", flush=True)
+            self._ended = self._ended or event.utterance is not None

@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from nemostream.cli.decoding_options import add_decoding_options, check_decoding_usage, decoding_options
 from nemostream.cli.messages import report_exception, report_note
+from nemostream.cli.model_options import add_model_options, add_recognition_options, load_model, positive
 from nemostream.cli.progress import progress_bar
 from nemostream.errors import NemostreamError
 
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     Results = Generator[tuple[str, Callable[[], Recognition]], None, None]
 
 STDIN = "-"
-LATENCIES = (80, 160, 320, 560, 1120)  # ms; of the published models
 
 _DESCRIPTION = """\
 Transcribe recordings (WAV, FLAC, OGG, MP3, ...; other containers with `pip install 'nemostream[av]'`), or raw
@@ -59,20 +60,7 @@ def add_parser(
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="recordings, or - for raw PCM on standard input"
     )
-    model = parser.add_argument_group("model")
-    model.add_argument(
-        "-m",
-        "--model",
-        default="tiny",
-        help="name (see `nemostream models`), hub id, .nemo file, folder or bundle; default: tiny",
-    )
-    model.add_argument("--revision", help="commit of a hub id")
-    model.add_argument(
-        "--backend", choices=("onnx", "torch", "mlx"), help="runtime; default: what fits the model"
-    )
-    model.add_argument(
-        "--threads", type=positive, metavar="N", help="CPU threads; default: the runtime's choice"
-    )
+    model = add_model_options(parser)
     model.add_argument(
         "-j",
         "--jobs",
@@ -81,24 +69,7 @@ def add_parser(
         metavar="N",
         help="files at a time, on one copy of the weights; the output stays in order; default: 1",
     )
-    listening = parser.add_argument_group("recognition")
-    listening.add_argument(
-        "-l", "--language", help="such as en-US or auto (see `nemostream inspect`); default: the model's"
-    )
-    context = listening.add_mutually_exclusive_group()
-    context.add_argument(
-        "--latency",
-        type=latency,
-        metavar="|".join(map(str, LATENCIES)),
-        help="milliseconds that the model waits for what comes next: more is more accurate",
-    )
-    context.add_argument(
-        "--att-context",
-        type=int,
-        nargs=2,
-        metavar=("L", "R"),
-        help="left and right context in frames of 80 ms, instead of --latency",
-    )
+    listening = add_recognition_options(parser)
     listening.add_argument(
         "--chunks-per-call",
         type=positive,
@@ -112,6 +83,7 @@ def add_parser(
         metavar="mix|split|N",
         help="the mean of all channels, each by itself, or only number N, from 0; default: mix",
     )
+    add_decoding_options(parser, confidence="give every word its confidence; with -f json")
     output = parser.add_argument_group("output")
     output.add_argument(
         "-f",
@@ -135,21 +107,17 @@ def add_parser(
 def run(arguments: argparse.Namespace) -> int:
     """Transcribe everything; return 0, or the exit code of the first error."""
     _check_usage(arguments)
-    import nemostream
     from nemostream.cli.outputs import Output
 
     output = Output.of(arguments)
-    threads = arguments.threads
-    if threads is None and arguments.jobs > 1:
-        threads = 1  # a file of its own keeps a core busier than a share of an operator does
-    model = nemostream.load(
-        arguments.model, backend=arguments.backend, threads=threads, revision=arguments.revision
-    )
+    options = decoding_options(arguments)
+    # a file of its own keeps a core busier than a share of an operator does
+    model = load_model(arguments, threads=1 if arguments.jobs > 1 else None)
     # what is wrong for every file is said once
     context = model.att_context(arguments.latency, arguments.att_context)
-    model.config.prompt_id(arguments.language)
+    model.stream(arguments.language, att_context_size=context, **options).close()
     first_code = 0
-    with contextlib.closing(_recognitions(model, arguments, context, output.grows)) as results:
+    with contextlib.closing(_recognitions(model, arguments, context, options, output.grows)) as results:
         for place, (name, result) in enumerate(results):
             try:
                 output.write(result(), place)
@@ -164,22 +132,32 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _recognitions(
-    model: Model, arguments: argparse.Namespace, context: tuple[int, int], grows: bool
+    model: Model,
+    arguments: argparse.Namespace,
+    context: tuple[int, int],
+    options: dict[str, Any],
+    grows: bool,
 ) -> Results:
     """Every input in its order, with what gives its result or raises its error."""
     jobs = min(arguments.jobs, len(arguments.files))
     if STDIN in arguments.files:
         from nemostream.cli.live import recognize_stdin
 
-        yield STDIN, lambda: recognize_stdin(model, arguments, context, grows)
+        yield STDIN, lambda: recognize_stdin(model, arguments, context, options, grows)
     elif jobs == 1:
         for name in arguments.files:
-            yield name, functools.partial(_recognize_file, model, name, arguments, context)
+            yield name, functools.partial(_recognize_file, model, name, arguments, context, options)
     else:
-        yield from _in_parallel(model, arguments, context, jobs)
+        yield from _in_parallel(model, arguments, context, options, jobs)
 
 
-def _in_parallel(model: Model, arguments: argparse.Namespace, context: tuple[int, int], jobs: int) -> Results:
+def _in_parallel(
+    model: Model,
+    arguments: argparse.Namespace,
+    context: tuple[int, int],
+    options: dict[str, Any],
+    jobs: int,
+) -> Results:
     free: queue.SimpleQueue[Model] = queue.SimpleQueue()
     for member in (model, *(model.sibling() for _ in range(jobs - 1))):
         free.put(member)
@@ -187,7 +165,7 @@ def _in_parallel(model: Model, arguments: argparse.Namespace, context: tuple[int
     def recognize(name: str) -> Recognition:
         member = free.get()
         try:
-            return _recognize_file(member, name, arguments, context, several=True)
+            return _recognize_file(member, name, arguments, context, options, several=True)
         finally:
             free.put(member)
 
@@ -204,6 +182,7 @@ def _recognize_file(
     name: str,
     arguments: argparse.Namespace,
     context: tuple[int, int],
+    options: dict[str, Any],
     several: bool = False,
 ) -> Recognition:
     """One file; of ``several`` at a time none shows a progress bar, since they would share one line."""
@@ -228,6 +207,7 @@ def _recognize_file(
                     channels=channel,
                     chunks_per_call=arguments.chunks_per_call,
                     progress=progress,
+                    **options,
                 )
             )
     if arguments.verbose:
@@ -241,6 +221,14 @@ def _recognize_file(
 
 def _check_usage(arguments: argparse.Namespace) -> None:
     parser: argparse.ArgumentParser = arguments.parser
+    check_decoding_usage(arguments)
+    if arguments.confidence and arguments.format not in ("json", "all"):
+        parser.error(f"--confidence is written by -f json only, not by -f {arguments.format}")
+    if arguments.itn is not None and arguments.format not in ("txt", "json"):
+        parser.error(
+            f"--itn rewrites whole utterances, and -f {arguments.format} needs the time of every word; "
+            "use -f txt or json"
+        )
     if STDIN in arguments.files:
         if len(arguments.files) > 1:
             parser.error("standard input (-) cannot be combined with files; transcribe it by itself")
@@ -257,26 +245,10 @@ def _check_usage(arguments: argparse.Namespace) -> None:
             parser.error(f"-f {arguments.format} of several files cannot share one output; say where with -o")
 
 
-def latency(text: str) -> int:
-    """Read ``320`` or ``320ms``."""
-    digits = text.strip().lower().removesuffix("ms").strip()
-    if not digits.isdecimal() or int(digits) not in LATENCIES:
-        valid = ", ".join(map(str, LATENCIES))
-        raise argparse.ArgumentTypeError(f"{text!r} is not one of {valid} ms; --att-context sets any other")
-    return int(digits)
-
-
 def channels(text: str) -> str | int:
     """Read ``mix``, ``split`` or a number from 0."""
     if text in ("mix", "split"):
         return text
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not mix, split, or a number from 0")
-    return int(text)
-
-
-def positive(text: str) -> int:
-    """Read a whole number above 0."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)

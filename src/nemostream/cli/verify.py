@@ -36,7 +36,9 @@ def add_parser(
         "--against", required=True, metavar="CHECKPOINT", help="hub id, .nemo file, or folder"
     )
     parser.add_argument("--audio", nargs="+", default=[], metavar="FILE", help="default: a built-in sound")
-    parser.add_argument("--seconds", type=float, default=12.0, help="most of each clip to use; default: 12")
+    parser.add_argument(
+        "--seconds", type=_above_zero, default=12.0, help="most of each clip to use; default: 12"
+    )
     parser.add_argument("-l", "--language", help="for the prompt; default: the model's")
     parser.add_argument(
         "--att-context",
@@ -46,7 +48,9 @@ def add_parser(
         metavar=("L", "R"),
         help="context to run, may be repeated; default: all that the model was trained with",
     )
-    parser.add_argument("--tolerance", type=float, help="limit of numeric differences instead of the usual")
+    parser.add_argument(
+        "--tolerance", type=_above_zero, help="limit of numeric differences instead of the usual"
+    )
     parser.add_argument("--backend", help="runtime of the bundle, if it has several")
     parser.add_argument("--layers", action="store_true", help="show every stage inside every layer")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -57,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare, print, and return 0 or `EXIT_DIVERGES`."""
     try:
         from nemostream.checkpoints import load_checkpoint
+        from nemostream.loading import EMBEDDED_MODEL, embedded_bundle, embedded_checkpoint
         from nemostream.verify.check import verify
         from nemostream.verify.clips import clips_for
         from nemostream.verify.ports import open_port
@@ -68,8 +73,11 @@ def run(arguments: argparse.Namespace) -> int:
             f"Verifying needs the package {error.name}; run: pip install 'nemostream[export]'."
         ) from error
     clips = clips_for(arguments.audio, arguments.seconds)
-    checkpoint = load_checkpoint(arguments.against)
-    port = open_port(arguments.bundle, backend=arguments.backend)
+    embedded = {EMBEDDED_MODEL: str(embedded_checkpoint())}
+    checkpoint = load_checkpoint(embedded.get(arguments.against, arguments.against))
+    if arguments.backend in (None, "onnx"):
+        embedded = {EMBEDDED_MODEL: str(embedded_bundle())}
+    port = open_port(embedded.get(arguments.bundle, arguments.bundle), backend=arguments.backend)
     contexts = [checkpoint.config.resolve_att_context(pair) for pair in arguments.att_context or []]
     report = verify(
         port,
@@ -88,3 +96,14 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.quiet or not report.passed:
         report_note(summary(report))
     return 0 if report.passed else EXIT_DIVERGES
+
+
+def _above_zero(text: str) -> float:
+    """Read a number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number

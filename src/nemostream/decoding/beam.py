@@ -4,12 +4,15 @@ At a frame, each hypothesis either ends with a blank or goes on with a token, an
 after every round the best ``beam`` of all, ended or not, are kept. With a beam of 1 this is the greedy loop,
 decision for decision. Hypotheses that have come to the same tokens by different alignments are added up.
 
+A phrase makes up for what its pieces lack against the best that the frame offers, and hardly for more. Were
+every piece paid in full, a long phrase, which is easy to go on with once it is begun, would earn more than
+its beginning cost, and be heard in noise and silence.
+
 Text is given out once all hypotheses begin with it, so it is never taken back.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -23,8 +26,8 @@ from nemostream.decoding.scored import log_softmax
 from nemostream.errors import BackendError
 from nemostream.runtimes.protocol import Float32, ForkingRuntime, Int64, PredictorState, Runtime
 
+SURPLUS = 0.1  # share of its gain that a piece has beyond what it lacks, so that it wins and does not tie
 MOST_PENDING = 50  # tokens that may be held back; then those that disagree with the best are dropped
-LEAST_PROBABILITY = 1e-4  # of a token, for a phrase to help it: phrases do not appear in silence
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,9 @@ class _Candidate:
     predicted: Float32  # [J]
     state: PredictorState  # (h, c), [layers, 1, H] each
     node: int = 0
+    owed: float = (
+        0.0  # what the phrase that is not finished has gained: it is given back if it does not go on
+    )
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -101,7 +107,7 @@ class BeamDecoder:
         """Give out what is pending in the best hypothesis."""
         state = cast(BeamHypothesis, hypothesis)
         state.log_probs = []
-        ended = [replace(item, score=item.score - self._unfinished(item.node)) for item in state.candidates]
+        ended = [replace(item, score=item.score - item.owed) for item in state.candidates]
         ended.sort(key=lambda item: -item.score)
         state.alternatives = [(item.tokens, item.score) for item in ended]
         state.candidates = ended[:1]
@@ -157,7 +163,7 @@ class BeamDecoder:
         log_probs = log_softmax(self._runtime.joint_logits(encoded, predicted)[:, 0])
         grown = []
         for item, row in zip(active, log_probs, strict=True):
-            scores = item.score + self._favoured(row[: self._blank], item.node)
+            scores = item.score + self._favoured(row, item)
             for token in _largest(scores, self._beam):
                 grown.append((item, int(token), float(scores[token]), float(row[token])))
         blanks = [
@@ -166,15 +172,20 @@ class BeamDecoder:
         ]
         return grown, blanks
 
-    def _favoured(self, log_probs: NDArray[np.float64], node: int) -> NDArray[np.float64]:
-        """Log-probabilities [V] with what phrases add and take."""
+    def _favoured(self, log_probs: NDArray[np.float64], item: _Candidate) -> NDArray[np.float64]:
+        """Log-probabilities [V] of [V + 1], with what phrases add and take."""
+        tokens: NDArray[np.float64] = log_probs[: self._blank]
         if self._tree is None:
-            return log_probs
-        step = self._tree.step(node)
-        favoured = log_probs + step.others
-        helped = (step.gains <= 0) | (log_probs[step.tokens] >= math.log(LEAST_PROBABILITY))
-        tokens = step.tokens[helped]
-        favoured[tokens] = log_probs[tokens] + step.gains[helped]
+            return tokens
+        step = self._tree.step(item.node)
+        lacking = log_probs.max() - tokens[step.tokens]
+        changes = np.where(
+            step.gains > 0,
+            np.minimum(step.gains, lacking + SURPLUS * step.gains),
+            np.minimum(step.open - item.owed, 0.0),
+        )
+        favoured = tokens - item.owed
+        favoured[step.tokens] = tokens[step.tokens] + changes
         return favoured
 
     def _advance(
@@ -186,16 +197,21 @@ class BeamDecoder:
         h, c = (np.concatenate([item.state[part] for item, _, _, _ in chosen], axis=1) for part in (0, 1))
         tokens = np.array([token for _, token, _, _ in chosen], np.int64)
         predicted, (new_h, new_c) = self._runtime.predict_from((h, c), tokens)
-        return [
-            _Candidate(
-                score,
-                (*item.pending, _Emission(token, frame, log_prob)),
-                predicted[row],
-                (new_h[:, row : row + 1], new_c[:, row : row + 1]),
-                self._tree.step(item.node).next_node(token) if self._tree else 0,
+        grown = []
+        for row, (item, token, score, log_prob) in enumerate(chosen):
+            node = self._tree.step(item.node).next_node(token) if self._tree else 0
+            owed = item.owed + score - item.score - log_prob
+            grown.append(
+                _Candidate(
+                    score,
+                    (*item.pending, _Emission(token, frame, log_prob)),
+                    predicted[row],
+                    (new_h[:, row : row + 1], new_c[:, row : row + 1]),
+                    node,
+                    min(owed, self._tree.unfinished(node)) if self._tree else 0.0,
+                )
             )
-            for row, (item, token, score, log_prob) in enumerate(chosen)
-        ]
+        return grown
 
     def _settle(self, hypothesis: BeamHypothesis) -> list[tuple[int, int]]:
         """Give out what all hypotheses agree on.
@@ -222,9 +238,6 @@ class BeamDecoder:
             replace(item, pending=item.pending[count:]) for item in hypothesis.candidates
         ]
         return given
-
-    def _unfinished(self, node: int) -> float:
-        return self._tree.unfinished(node) if self._tree else 0.0
 
 
 def _add(ended: dict[tuple[int, ...], _Candidate], item: _Candidate) -> None:

@@ -21,7 +21,7 @@ from nemostream.errors import SessionError
 from nemostream.text.scripts import is_unspaced
 from nemostream.text.tokenizer import CONTROL_PIECES, SPACE, Tokenizer
 
-DEFAULT_BOOST = 2.0  # e^2: a piece of a phrase wins over one that seems seven times as likely
+DEFAULT_BOOST = 1.0  # e: a piece wins over one that seems 2.7 times as likely; see docs/decoding.md
 MOST_BOOST = 10.0
 MOST_PHRASES = 5000
 MOST_CHARACTERS = 200
@@ -64,6 +64,7 @@ class Step:
         gains: [K] what each adds to the score of a hypothesis; negative if a phrase is left.
         nodes: [K] where it leads.
         done: [K] share of the phrase that is said then, above 0 and at most 1; 0 where it leads to the root.
+        open: [K] `PhraseTree.unfinished` of ``nodes``.
         others: zero, or the negative of what an unfinished phrase has gained.
     """
 
@@ -71,6 +72,7 @@ class Step:
     gains: NDArray[np.float64]
     nodes: NDArray[np.int64]
     done: NDArray[np.float64]
+    open: NDArray[np.float64]
     others: float
 
     def next_node(self, token: int) -> int:
@@ -174,9 +176,13 @@ class PhraseTree:
                 after = self._walk(place, character)
                 step = self._nodes[after].open * self._per_character - self.unfinished(place)
                 stack.append((child, after, gain + step))
-        done = [self._done(place) for place in nodes]
         return Step(
-            np.array(tokens, np.int64), np.array(gains), np.array(nodes, np.int64), np.array(done), lost
+            tokens=np.array(tokens, np.int64),
+            gains=np.array(gains),
+            nodes=np.array(nodes, np.int64),
+            done=np.array([self._done(place) for place in nodes]),
+            open=np.array([self.unfinished(place) for place in nodes]),
+            others=lost,
         )
 
     def _done(self, place: int) -> float:

@@ -7,11 +7,11 @@ import threading
 
 import numpy as np
 
-from nemostream.config import check_att_context
+from nemostream.config import FRAME_MS, check_att_context
 from nemostream.decoding import Decoder, GreedyDecoder
 from nemostream.engine.stream import Stream
 from nemostream.errors import ContextError
-from nemostream.runtimes.protocol import Runtime
+from nemostream.runtimes.protocol import FixedRuntime, Runtime
 
 TokenFrames = list[tuple[int, int]]  # (token id, encoder frame)
 
@@ -39,14 +39,21 @@ class Engine:
         left, right = att_context
         check_att_context(left, right)
         runtime = self.runtime
+        frames = self.chunk_frames(att_context)
+        if isinstance(runtime, FixedRuntime) and att_context != runtime.att_context:
+            raise ContextError(
+                f"A context of [{left}, {right}] frames was asked for, but this bundle was made for "
+                f"{list(runtime.att_context)} and calls of {frames * FRAME_MS} ms; leave the latency out, or "
+                "convert the checkpoint again."
+            )
         if left > runtime.left_context:
             raise ContextError(
                 f"A left context of {left} frames was asked for, but this model was loaded with room for "
                 f"{runtime.left_context}."
             )
-        if runtime.max_frames is not None and right + 1 > runtime.max_frames:
+        if runtime.max_frames is not None and frames > runtime.max_frames:
             raise ContextError(
-                f"A right context of {right} frames needs calls of {right + 1} frames, but this bundle takes "
+                f"A right context of {right} frames needs calls of {frames} frames, but this bundle takes "
                 f"{runtime.max_frames} at most."
             )
         with self._lock:
@@ -54,12 +61,16 @@ class Engine:
                 self._grow()
             slot = heapq.heappop(self._free)
             runtime.reset(slot)
-        return Stream.begin(slot, prompt_id, att_context, runtime.config, runtime.framing, decoder)
+        return Stream.begin(slot, prompt_id, att_context, runtime.config, runtime.framing, decoder, frames)
 
     def close(self, stream: Stream) -> None:
         """Give a stream's slot back. It must not be stepped afterwards."""
         with self._lock:
             heapq.heappush(self._free, stream.slot)
+
+    def chunk_frames(self, att_context: tuple[int, int]) -> int:
+        """Encoder frames in a chunk: right + 1, or what the runtime takes if its shapes are fixed."""
+        return self.runtime.call_frames if isinstance(self.runtime, FixedRuntime) else att_context[1] + 1
 
     def max_chunks(self, stream: Stream) -> int:
         """The most chunks of this stream that one call of the runtime can take."""
@@ -99,15 +110,20 @@ class Engine:
                 np.array([stream.prompt_id for stream in streams], np.int64),
                 np.array([stream.att_context for stream in streams], np.int64),
             )
-            if all(stream.decoder is None for stream in streams):
-                hypotheses = [stream.hypothesis for stream in streams]
-                return self._decoder.decode(slots, hypotheses, encoded, lengths)
-            return [
-                (stream.decoder or self._decoder).decode(
-                    [stream.slot], [stream.hypothesis], encoded[row : row + 1], lengths[row : row + 1]
-                )[0]
-                for row, stream in enumerate(streams)
+            shared = [row for row, stream in enumerate(streams) if stream.decoder is None]
+            results: list[TokenFrames] = [[] for _ in streams]
+            groups: list[tuple[Decoder, list[int]]] = [(self._decoder, shared)] if shared else []
+            own = [
+                (stream.decoder, [row]) for row, stream in enumerate(streams) if stream.decoder is not None
             ]
+            for decoder, rows in groups + own:
+                hypotheses = [streams[row].hypothesis for row in rows]
+                tokens = decoder.decode(
+                    [slots[row] for row in rows], hypotheses, encoded[rows], lengths[rows]
+                )
+                for row, emitted in zip(rows, tokens, strict=True):
+                    results[row] = emitted
+            return results
 
     def _grow(self) -> None:
         before = self.runtime.slots

@@ -166,7 +166,7 @@ class Model:
         self.config.prompt_id(language)  # a wrong language is reported before the file is opened
         if chunks_per_call is None:
             limit = min(self.engine.runtime.max_frames or FRAMES_PER_FILE_CALL, FRAMES_PER_FILE_CALL)
-            chunks_per_call = max(1, limit // (context[1] + 1))
+            chunks_per_call = max(1, limit // self.engine.chunk_frames(context))
         with (
             _Recording.open(source, sample_rate) as recording,
             self.stream(

@@ -22,6 +22,7 @@ class Stream:
         features: its front end.
         framer: cuts its frames into chunks.
         hypothesis: its decoder state.
+        chunk_frames: encoder frames in a chunk: right + 1, or what a bundle with fixed shapes takes.
         decoder: its own decoder; None means the engine's.
     """
 
@@ -30,6 +31,7 @@ class Stream:
     att_context: tuple[int, int]
     features: IncrementalLogMel
     framer: Framer
+    chunk_frames: int
     hypothesis: Hypothesis = field(default_factory=Hypothesis)
     decoder: Decoder | None = None
 
@@ -42,23 +44,21 @@ class Stream:
         config: ModelConfig,
         framing: Framing,
         decoder: Decoder | None = None,
+        chunk_frames: int | None = None,
     ) -> Stream:
-        """A stream that has heard nothing yet."""
+        """A stream that has heard nothing yet; ``chunk_frames`` is right + 1 if it is not given."""
+        frames = att_context[1] + 1 if chunk_frames is None else chunk_frames
         framer = NativeFramer if framing == "native" else UniformFramer
         return cls(
             slot=slot,
             prompt_id=prompt_id,
             att_context=att_context,
             features=IncrementalLogMel(config.num_mel_bins, config.preemphasis),
-            framer=framer(att_context[1] + 1, config.num_mel_bins),
+            framer=framer(frames, config.num_mel_bins),
+            chunk_frames=frames,
             hypothesis=Hypothesis() if decoder is None else decoder.begin(),
             decoder=decoder,
         )
-
-    @property
-    def chunk_frames(self) -> int:
-        """Encoder frames in a chunk: right + 1."""
-        return self.att_context[1] + 1
 
     def feed(self, samples: Float32) -> None:
         """Take 16 kHz mono samples [N]."""

@@ -11,10 +11,12 @@ from typing import Any
 from nemostream.checkpoints.files import optional_module
 from nemostream.evaluate.comparison import Comparison
 from nemostream.evaluate.errors import align, unit_of, units_of
+from nemostream.evaluate.languages import AUTO
 from nemostream.evaluate.markdown import (
+    SPEED,
     Table,
     comparison_table,
-    formatting_table,
+    extra_tables,
     summary_table,
     timing_table,
     verdict,
@@ -49,7 +51,7 @@ def html_report(
         BackendError: if matplotlib is not installed.
     """
     parts = [f"<h1>{_escape(' and '.join(item.name for item in results))}</h1>"]
-    parts.append(f"<p>Normaliser: {summaries[0].normalizer}. Manifest: {_escape(results[0].manifest)}.</p>")
+    parts.append(f"<p>Normaliser: {summaries[0].normalizer}.</p>")
     if comparison is not None:
         parts.append(f"<h2>{_escape(comparison.b)} against {_escape(comparison.a)}</h2>")
         parts.append(_table(comparison_table(comparison)))
@@ -59,9 +61,10 @@ def html_report(
     parts += [_plot(_draw_kinds, summaries), "</div>"]
     for summary in summaries:
         parts += [f"<h2>{_escape(summary.name)}</h2>", _table(summary_table(summary))]
-        if summary.formatting:
-            parts.append(_table(formatting_table(summary)))
-    parts += ["<h2>Speed</h2>", _table(timing_table(summaries)), "<h2>Where the errors are</h2>"]
+        parts.insert(-1, f"<p>{_escape(summary.about)}</p>")
+        for heading, table in extra_tables(summary):
+            parts += [f"<h3>{heading}</h3>", _table(table)]
+    parts += [f"<h2>{SPEED}</h2>", _table(timing_table(summaries)), "<h2>Where the errors are</h2>"]
     for item, summary in zip(results, summaries, strict=True):
         parts += [f"<h3>{_escape(item.name)}</h3>", _table(_confusions(item, summary))]
     parts.append(f"<h2>Transcripts</h2><p>The {MOST_TRANSCRIPTS} with the most errors.</p>")
@@ -93,7 +96,7 @@ def _draw_rates(axes: Any, summaries: Sequence[Summary]) -> None:
     middle = 0.4 - width / 2
     axes.set_xticks([x + middle for x in range(len(names))], names, rotation=30, ha="right")
     axes.set(title="Errors by language", ylabel="WER or CER, %")
-    axes.legend()
+    _legend(axes)
 
 
 def _draw_trade_off(axes: Any, summaries: Sequence[Summary]) -> None:
@@ -102,7 +105,13 @@ def _draw_trade_off(axes: Any, summaries: Sequence[Summary]) -> None:
         latency = (summary.timing.first_word or summary.timing.final)[0]
         for group in pooled:
             axes.plot(1000 * latency, 100 * group.errors.rate, "o")
-            axes.annotate(f" {summary.name}, {group.name}", (1000 * latency, 100 * group.errors.rate))
+            axes.annotate(
+                f"{summary.name}, {group.name}",
+                (1000 * latency, 100 * group.errors.rate),
+                xytext=(0, 6),
+                textcoords="offset points",
+                ha="center",
+            )
     axes.set(title="Latency and errors", xlabel="first word, median, ms", ylabel="%")
     axes.margins(0.3)
 
@@ -120,7 +129,12 @@ def _draw_kinds(axes: Any, summaries: Sequence[Summary]) -> None:
         axes.barh(names, values, left=left, label=kind)
         left = [a + b for a, b in zip(left, values, strict=True)]
     axes.set(title="Kinds of errors", xlabel="% of what was said")
-    axes.legend()
+    axes.invert_yaxis()  # the first on top
+    _legend(axes)
+
+
+def _legend(axes: Any) -> None:
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))  # beside the bars, not on them
 
 
 def _confusions(results: Results, summary: Summary) -> Table:
@@ -166,7 +180,8 @@ def _transcripts(results: Sequence[Results], summaries: Sequence[Summary]) -> It
         for evaluation, items in zip(results, by_key, strict=True):
             if key in items:
                 line = " ".join(_marked(*edit) for edit in _edits(items[key], normal))
-                yield f"<div><b>{_escape(evaluation.name)}</b> {line}</div>"
+                named = f" [{items[key].named or 'no language'}]" if evaluation.language == AUTO else ""
+                yield f"<div><b>{_escape(evaluation.name + named)}</b> {line}</div>"
         yield "</div>"
 
 

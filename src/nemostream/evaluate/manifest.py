@@ -43,7 +43,8 @@ def read_manifest(path: Path, limit: int | None = None) -> list[Utterance]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ManifestError(f"{path} cannot be read as a manifest ({error}).") from error
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise ManifestError(f"{path} cannot be read as a manifest ({reason}).") from error
     found: dict[str, Utterance] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -11,6 +11,9 @@ from nemostream.evaluate.summary import METRIC, POOLED, Summary
 Table = tuple[Sequence[str], list[list[str]]]  # head, rows
 
 
+SPEED = "Speed on this machine, latency of a live stream"
+
+
 def summary_table(summary: Summary) -> Table:
     """Error rates by language and pooled."""
     head = ("language", "metric", "utterances", "said", "rate %", "ins", "del", "sub", "CER %", "faultless %")
@@ -35,8 +38,41 @@ def formatting_table(summary: Summary) -> Table:
     rows = [
         [name, str(score.right + score.missing), *map(_share, (score.precision, score.recall, score.f1))]
         for name, score in (summary.formatting or {}).items()
+        if score.right + score.missing + score.extra
     ]
     return ("mark", "in the reference", "precision %", "recall %", "F1 %"), rows
+
+
+def language_table(summary: Summary) -> Table:
+    """Languages that the model found out."""
+    rows = [
+        [
+            score.name,
+            str(score.utterances),
+            _percent(score.accuracy, 1),
+            str(score.unnamed),
+            ", ".join(f"{name} {count}" for name, count in score.mistaken.items()) or "-",
+        ]
+        for score in summary.languages
+    ]
+    return ("language", "utterances", "named right %", "named none", "taken for"), rows
+
+
+def confidence_table(summary: Summary) -> Table:
+    """Confidence of right and wrong words."""
+    head = (
+        "words heard right",
+        "mean confidence",
+        "words heard wrong",
+        "mean confidence",
+        "separation (ROC area)",
+    )
+    score = summary.confidence
+    if score is None:
+        return head, []
+    cells = (score.mean_right, score.mean_wrong, score.separation)
+    right, wrong, separation = ("-" if value is None else f"{value:.3f}" for value in cells)
+    return head, [[str(score.right), right, str(score.wrong), wrong, separation]]
 
 
 def phrase_table(counts: Sequence[tuple[str, Sequence[PhraseCount]]]) -> Table:
@@ -120,13 +156,23 @@ def summary_markdown(summary: Summary) -> str:
     """One evaluation as a Markdown document."""
     parts = [
         f"## {summary.name}\n",
-        f"Normaliser: {summary.normalizer}.\n",
+        f"{summary.about} Normaliser: {summary.normalizer}.\n",
         to_markdown(summary_table(summary)),
     ]
-    if summary.formatting:
-        parts.append(to_markdown(formatting_table(summary)))
-    parts.append(to_markdown(timing_table([summary])))
+    for title, table in extra_tables(summary):
+        parts += [f"### {title}\n", to_markdown(table)]
+    parts += [f"### {SPEED}\n", to_markdown(timing_table([summary]))]
     return "\n".join(parts)
+
+
+def extra_tables(summary: Summary) -> list[tuple[str, Table]]:
+    """Title and table of what an evaluation has besides error rates."""
+    tables = (
+        ("Punctuation and capitals, on words heard right", formatting_table(summary)),
+        ("Languages that the model named", language_table(summary)),
+        ("Confidence of words", confidence_table(summary)),
+    )
+    return [(title, table) for title, table in tables if table[1]]
 
 
 def comparison_markdown(comparison: Comparison) -> str:

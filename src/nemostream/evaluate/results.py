@@ -27,7 +27,8 @@ class Heard:
         compute: seconds of computing.
         first_word: seconds from the start of the first word to its text, or None if nothing was heard.
         final: seconds from the end of the audio to the final text.
-        named: language that the model named, or None.
+        named: language that the model named; if it named none, the one that it was told, or None.
+        words: (word, confidence) of every word heard, if the stream kept confidences.
     """
 
     key: str
@@ -39,6 +40,7 @@ class Heard:
     first_word: float | None
     final: float
     named: str | None = None
+    words: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Results:
         att_context_size: (left, right) context.
         manifest: path of the manifest.
         utterances: what was heard, in the manifest's order.
+        language: prompt for all utterances; None if each had its own.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Results:
     att_context_size: tuple[int, int]
     manifest: str
     utterances: tuple[Heard, ...]
+    language: str | None = None
 
     def save(self, path: Path) -> None:
         """Write as JSON."""
@@ -76,11 +80,16 @@ class Results:
             values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             if values.pop("schema_version") != SCHEMA_VERSION:
                 raise ValueError("it is of another version")
-            utterances = tuple(Heard(**entry) for entry in values.pop("utterances"))
+            utterances = tuple(_heard(entry) for entry in values.pop("utterances"))
             left, right = values.pop("att_context_size")
             return cls(**values, att_context_size=(left, right), utterances=utterances)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ManifestError(f"{path} is not a results file of `nemostream eval` ({error}).") from error
+
+
+def _heard(entry: dict[str, Any]) -> Heard:
+    words = tuple((str(text), float(confidence)) for text, confidence in entry.pop("words", ()))
+    return Heard(**entry, words=words)
 
 
 def same_utterances(a: Results, b: Results) -> Sequence[tuple[Heard, Heard]]:

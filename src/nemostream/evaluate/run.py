@@ -49,7 +49,8 @@ def evaluate(
         att_context: (left, right) context.
         language: of the prompt for all; None takes each utterance's own, "auto" lets the model find out.
         progress: called after every utterance.
-        options: more arguments of `Model.stream`, such as ``boost`` or ``beam``.
+        options: more arguments of `Model.stream`, such as ``boost`` or ``beam``; of ``itn`` the result is
+            scored.
 
     Raises:
         AudioError: if a recording cannot be read.
@@ -63,7 +64,7 @@ def evaluate(
         )
         if progress is not None:
             progress(done, len(utterances))
-    return Results(name, model_name, model.backend, att_context, manifest, tuple(heard))
+    return Results(name, model_name, model.backend, att_context, manifest, tuple(heard), language)
 
 
 def hear(
@@ -92,16 +93,18 @@ def hear(
         transcript = session.transcript()
     duration = len(samples) / SAMPLE_RATE
     begun = transcript.words[0].start if transcript.words else None
+    rewritten = "itn" in arguments
     return Heard(
         key=utterance.key,
         lang=utterance.lang,
         reference=utterance.text,
-        text=transcript.text,
+        text=" ".join(part.text for part in transcript.utterances) if rewritten else transcript.text,
         duration=duration,
         compute=compute,
         first_word=None if first is None or begun is None else first - begun,
         final=free - duration,
         named=transcript.language,
+        words=tuple((w.text, w.confidence) for w in transcript.words if w.confidence is not None),
     )
 
 

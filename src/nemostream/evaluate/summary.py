@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from nemostream.config import FRAME_MS
+from nemostream.evaluate.confidence import ConfidenceScore, confidence_score
 from nemostream.evaluate.errors import Errors, Unit, count_errors, unit_of
+from nemostream.evaluate.languages import LanguageScore, language_scores
 from nemostream.evaluate.normalize import NormalizerName, language_code, normalizer
 from nemostream.evaluate.punctuation import Score, formatting_scores, has_case_and_marks
 from nemostream.evaluate.results import Heard, Results
@@ -59,17 +62,23 @@ class Summary:
 
     Attributes:
         name: of the evaluation.
+        about: what was run, in words.
         normalizer: that was used.
         groups: languages in alphabetical order, then what is pooled.
         timing: speed.
         formatting: mark or "capital" -> score; None if the references are written without.
+        languages: how often the model named the right language, if it had to.
+        confidence: whether it tells right words from wrong ones, if it was kept.
     """
 
     name: str
+    about: str
     normalizer: NormalizerName
     groups: tuple[GroupScore, ...]
     timing: Timing
     formatting: dict[str, Score] | None
+    languages: tuple[LanguageScore, ...] = ()
+    confidence: ConfidenceScore | None = None
 
     def group(self, name: str) -> GroupScore | None:
         """The scores of one language or pool."""
@@ -80,6 +89,8 @@ class Summary:
         values = asdict(self)
         for entry, group in zip(values["groups"], self.groups, strict=True):
             entry["rate"], entry["character_rate"] = group.errors.rate, group.characters.rate
+        for entry, language in zip(values["languages"], self.languages, strict=True):
+            entry["accuracy"] = language.accuracy
         for name, score in (self.formatting or {}).items():
             values["formatting"][name] |= {
                 "precision": score.precision,
@@ -120,7 +131,24 @@ def summarize(results: Results, name: NormalizerName = "simple") -> Summary:
         if chosen:
             groups.append(_group(pool, unit, chosen, errors, characters))
     return Summary(
-        results.name, name, tuple(groups), _timing(results.utterances), _formatting(results.utterances)
+        name=results.name,
+        about=_about(results),
+        normalizer=name,
+        groups=tuple(groups),
+        timing=_timing(results.utterances),
+        formatting=_formatting(results.utterances),
+        languages=language_scores(results),
+        confidence=confidence_score(results),
+    )
+
+
+def _about(results: Results) -> str:
+    left, right = results.att_context_size
+    prompt = "each its own" if results.language is None else results.language
+    latency = (right + 1) * FRAME_MS
+    return (
+        f"Model {results.model} on {results.backend}, context [{left}, {right}] ({latency} ms), "
+        f"language {prompt}, {results.manifest}."
     )
 
 

@@ -28,6 +28,7 @@ FP16_MAX = 65504.0
 INT4_BLOCK = 32  # larger blocks are faster and less exact
 _INT8_ACTIVATIONS = 4  # MatMulNBits' accuracy_level
 _ZERO = 128  # zero point of quantised inputs, which are unsigned
+_ZERO_OF_MOSTLY_POSITIVE = 64  # of inputs that SiLU made
 _TINY = 1e-12  # of a row of zeros the scale must not be zero
 
 
@@ -42,7 +43,7 @@ class LinearLayers:
     def __init__(self, graph: GraphBuilder, weights: Weights) -> None:
         self.graph, self.weights = graph, weights
         self._quantised: dict[str, tuple[str, str]] = {}  # a value -> its bytes and the scale of its rows
-        self._zeros = ""
+        self._zeros: dict[int, str] = {}  # zero point -> itself for every row
 
     def add(
         self,
@@ -52,6 +53,7 @@ class LinearLayers:
         bias: Tensor | None = None,
         *,
         factor: float = 1.0,
+        least: float | None = None,
         precise: bool = False,
     ) -> str:
         """x [R, inputs] -> [R, outputs].
@@ -62,6 +64,8 @@ class LinearLayers:
             weight: [outputs, inputs].
             bias: [outputs].
             factor: what the result without the bias is multiplied by, at no cost.
+            least: a bound of x from below, zero or a little less, if there is one: a quantised input then has
+                more levels above zero.
             precise: keep this one in fp32 (fp16 if that is the form), however the others are stored.
 
         Raises:
@@ -72,7 +76,7 @@ class LinearLayers:
         if not np.isfinite(peak):
             raise CheckpointError(f"{name} holds values that are not finite; fetch the checkpoint again.")
         if self.weights == "int8" and not precise:
-            y = self._int8(x, name, matrix)
+            y = self._int8(x, name, matrix, least)
         elif self.weights == "int4" and not precise and matrix.shape[1] % INT4_BLOCK == 0:
             y = self._int4(x, name, matrix)
         else:
@@ -98,34 +102,39 @@ class LinearLayers:
         half = self.graph.weight(f"{name}_fp16", as_half(name, array))
         return self.graph.op("Cast", self.graph.op("Gather", half, rows, axis=0), to=1)
 
-    def _int8(self, x: str, name: str, matrix: Float32) -> str:
+    def _int8(self, x: str, name: str, matrix: Float32, least: float | None) -> str:
         graph = self.graph
+        zero = _ZERO if least is None else _ZERO_OF_MOSTLY_POSITIVE if least else 0
         values, scales = quantise_int8(matrix)
-        rows, row_scales = self._quantise_rows(x)
+        rows, row_scales = self._quantise_rows(x, zero, least)
         y = graph.op(
             "MatMulIntegerToFloat",
             rows,
             graph.weight(name, values.T),
             graph.constant(1.0, np.float32),
             graph.weight(f"{name}_scale", scales),
-            graph.constant(_ZERO, np.uint8),
+            graph.constant(zero, np.uint8),
             "",
             domain=MICROSOFT,
             name=name,
         )
         return graph.op("Mul", y, row_scales)
 
-    def _quantise_rows(self, x: str) -> tuple[str, str]:
+    def _quantise_rows(self, x: str, zero: int, least: float | None) -> tuple[str, str]:
         """Bytes of x [R, K], and the scale of every row [R, 1]; done once for every x."""
         graph = self.graph
         if x not in self._quantised:
-            peak = graph.op("ReduceMax", graph.op("Abs", x), graph.constant([1]), keepdims=1)
-            scales = graph.op("Mul", peak, graph.constant(1 / 127, np.float32))
-            scales = graph.op("Max", scales, graph.constant(_TINY, np.float32))
+            magnitude = graph.op("Abs", x) if least is None else x
+            peak = graph.op("ReduceMax", magnitude, graph.constant([1]), keepdims=1)
+            scales = graph.op("Mul", peak, graph.constant(1 / (255 - zero), np.float32))
+            smallest = -least / zero if least else _TINY
+            scales = graph.op("Max", scales, graph.constant(smallest, np.float32))
             flat = graph.op("Reshape", scales, graph.constant([-1]))
-            if not self._zeros:  # as many as there are rows, which is the same for all of a graph
-                self._zeros = graph.op("Expand", graph.constant(_ZERO, np.uint8), graph.op("Shape", flat))
-            self._quantised[x] = (graph.op("QuantizeLinear", x, flat, self._zeros, axis=0), scales)
+            zeros = self._zeros.get(zero)
+            if zeros is None:  # as many as there are rows, which is the same for all of a graph
+                zeros = graph.op("Expand", graph.constant(zero, np.uint8), graph.op("Shape", flat))
+                self._zeros[zero] = zeros
+            self._quantised[x] = (graph.op("QuantizeLinear", x, flat, zeros, axis=0), scales)
         return self._quantised[x]
 
     def _int4(self, x: str, name: str, matrix: Float32) -> str:

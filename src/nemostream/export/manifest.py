@@ -23,13 +23,14 @@ def write_manifest(
     source: str,
     source_revision: str | None,
     files: Iterable[str],
+    layout: str | None = None,
 ) -> Manifest:
     """Hash the files of a bundle and write its manifest, which should be the last file that is written.
 
     Args:
         folder: the bundle.
-        config: see `Manifest`; so are ``runtime``, ``framing``, ``max_frames``, ``weights``, ``source`` and
-            ``source_revision``.
+        config: see `Manifest`; so are ``runtime``, ``framing``, ``max_frames``, ``weights``, ``source``,
+            ``source_revision`` and ``layout``.
         files: paths inside the folder of all files that belong to the bundle.
 
     Raises:
@@ -45,6 +46,7 @@ def write_manifest(
         source_revision=source_revision,
         nemostream=nemostream.__version__,
         files={name: FileRecord.of(folder / name) for name in sorted(files)},
+        layout=layout,
     )
     write_json(folder / MANIFEST, manifest.to_dict())
     return manifest

@@ -56,7 +56,7 @@ def export_joint(network: Network, folder: Path, weights: Weights) -> list[str]:
     predicted = graph.input("predicted", ["batch", width])
     hidden = graph.op("Add", encoded, graph.op("Unsqueeze", predicted, graph.constant([1])))
     rows = graph.op("Reshape", graph.op("Relu", hidden), graph.constant([-1, width]))
-    logits = LinearLayers(graph, weights).add(rows, "joint.head", head.weight, head.bias)
+    logits = LinearLayers(graph, weights).add(rows, "joint.head", head.weight, head.bias, least=0.0)
     shape = graph.op("Shape", encoded, start=0, end=2)
     shape = graph.op("Concat", shape, graph.constant([-1]), axis=0)
     logits = graph.op("Reshape", logits, shape)

@@ -13,7 +13,7 @@ Runtime on a CPU. What differs, and why:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ from nemostream.framing import PHANTOM_MEL_FRAMES
 from nemostream.model.attention import MASKED_SCORE
 from nemostream.model.network import Network
 from nemostream.runtimes import onnx_graphs as graphs
+
+_CHANNELS_LAST, _CHANNELS_SECOND = [0, 2, 3, 1], [0, 3, 1, 2]  # permutations from one to the other
 
 
 def export_encoder(network: Network, folder: Path, weights: Weights, left: int, max_frames: int) -> list[str]:
@@ -73,50 +75,66 @@ class _EncoderGraph:
         return graph.save()
 
     def _stem(self, mel: str, lengths: str, seen: str) -> tuple[str, str]:
-        """`Subsampling.forward`, in fp32: it is small, and all that follows hangs on it."""
+        """`Subsampling.forward`, channels last, [B, T, F, C], so that pointwise convolutions are products.
+
+        The convolutions stay in fp32: they are small, and all that follows hangs on them.
+        """
         graph, config, stem = self.graph, self.config, self.network.encoder.subsampling
         first = graph.op("Equal", seen, graph.constant(0))
         start = graph.op("Where", first, graph.constant(PHANTOM_MEL_FRAMES), graph.constant(0))
-        x = self._mask_time(graph.op("Unsqueeze", mel, graph.constant([1])), start, lengths)
+        x = self._mask_time(graph.op("Unsqueeze", mel, graph.constant([3])), start, lengths)
         bins, channels = config.num_mel_bins, 1
         layers: Any = stem.layers
         stages = [(stem.conv_in, None), *((s.depthwise_conv, s.pointwise_conv) for s in layers)]
         names = zip(graphs.stem_inputs(), graphs.stem_outputs(), stages, strict=True)
         for number, (old, new, (strided, pointwise)) in enumerate(names):
             shape: Shape = ["batch", channels, 1, bins]
-            last = graph.op("Slice", x, graph.constant([-1]), graph.constant([2**31]), graph.constant([2]))
-            graph.output(new, last, shape)
-            x = graph.op("Concat", graph.input(old, shape), x, axis=2)
+            last = graph.op("Slice", x, graph.constant([-1]), graph.constant([2**31]), graph.constant([1]))
+            graph.output(new, graph.op("Transpose", last, perm=_CHANNELS_SECOND), shape)
+            past = graph.op("Transpose", graph.input(old, shape), perm=_CHANNELS_LAST)
+            x = graph.op("Concat", past, x, axis=1)
             name = f"encoder.subsampling.{number}"
-            x = self._conv(x, f"{name}.strided", strided, strides=[2, 2], pads=[0, 2, 0, 1])
-            if pointwise is not None:
-                x = self._conv(x, f"{name}.pointwise", pointwise)
+            bins, channels = bins // 2 + 1, config.subsampling_channels
             one, two = graph.constant(1), graph.constant(2)
             start = graph.op("Div", start, two)
             lengths = graph.op("Div", graph.op("Add", lengths, one), two)
+            x = self._strided(x, f"{name}.strided", strided)
+            if pointwise is not None:
+                x = self._pointwise(x, f"{name}.pointwise", pointwise, bins)
             x = self._mask_time(graph.op("Relu", x), start, lengths)
-            bins, channels = bins // 2 + 1, config.subsampling_channels
-        x = graph.op("Transpose", x, perm=[0, 2, 1, 3])
-        x = graph.op("Reshape", x, graph.constant([-1, channels * bins]))
-        weight, bias = stem.linear.weight, stem.linear.bias
-        return self.linear.add(x, "encoder.subsampling.linear", weight, bias, precise=True), lengths
+        x = graph.op("Reshape", x, graph.constant([-1, bins * channels]))
+        weight = stem.linear.weight.unflatten(1, (channels, bins)).transpose(1, 2).flatten(1)
+        coarse = self.linear.weights == "int4"
+        bias, name = stem.linear.bias, "encoder.subsampling.linear"
+        return self.linear.add(x, name, weight, bias, least=0.0, precise=coarse), lengths
 
-    def _conv(self, x: str, name: str, conv: nn.Conv2d, **attributes: list[int]) -> str:
-        weight, bias = conv.weight.detach().numpy(), conv.bias
+    def _strided(self, x: str, name: str, conv: nn.Conv2d) -> str:
+        """A convolution of stride 2, [B, T, F, C] -> [B, T / 2, F / 2 + 1, C']."""
+        weight, bias = _array(conv.weight), conv.bias
         assert bias is not None
         stored = (self.linear.stored(name, weight), self.graph.weight(f"{name}_bias", _array(bias)))
-        return self.graph.op("Conv", x, *stored, group=conv.groups, **cast(dict[str, Any], attributes))
+        x = self.graph.op("Transpose", x, perm=_CHANNELS_SECOND)
+        x = self.graph.op("Conv", x, *stored, group=conv.groups, strides=[2, 2], pads=[0, 2, 0, 1])
+        return self.graph.op("Transpose", x, perm=_CHANNELS_LAST)
+
+    def _pointwise(self, x: str, name: str, conv: nn.Conv2d, bins: int) -> str:
+        """A pointwise convolution of [B, T, F, C]."""
+        graph, channels = self.graph, conv.in_channels
+        rows = graph.op("Reshape", x, graph.constant([-1, channels]))
+        rows = self.linear.add(rows, name, conv.weight.flatten(1), conv.bias, precise=True)
+        size = graph.op("Shape", x, start=0, end=2)
+        return graph.op("Reshape", rows, graph.op("Concat", size, graph.constant([bins, channels]), axis=0))
 
     def _mask_time(self, x: str, start: str, lengths: str) -> str:
-        """Zero the frames of x [B, C, T, F] outside [start, lengths)."""
+        """Zero the frames of x [B, T, F, C] outside [start, lengths)."""
         graph = self.graph
-        size = graph.op("Squeeze", graph.op("Shape", x, start=2, end=3), graph.constant([0]))
+        size = graph.op("Squeeze", graph.op("Shape", x, start=1, end=2), graph.constant([0]))
         time = graph.op("Range", graph.constant(0), size, graph.constant(1))
         one = graph.constant([1])
         after = graph.op("GreaterOrEqual", time, graph.op("Unsqueeze", start, one))
         before = graph.op("Less", time, graph.op("Unsqueeze", lengths, one))
         keep = graph.op("Cast", graph.op("And", after, before), to=1)
-        return graph.op("Mul", x, graph.op("Unsqueeze", keep, graph.constant([1, 3])))
+        return graph.op("Mul", x, graph.op("Unsqueeze", keep, graph.constant([2, 3])))
 
     def _call(
         self,
@@ -192,7 +210,7 @@ class _EncoderGraph:
             x = graph.op("Add", x, graph.op("Unsqueeze", column, graph.constant([1])))
             x = graph.op("Reshape", graph.op("Relu", x), graph.constant([-1, inner]))
             second = projector.linear_2
-            x = self.linear.add(x, "prompt_projector.linear_2", second.weight, second.bias)
+            x = self.linear.add(x, "prompt_projector.linear_2", second.weight, second.bias, least=0.0)
         last = network.encoder_projector  # small, and what it gives decides between tokens
         return self.linear.add(x, "encoder_projector", last.weight, last.bias, precise=True)
 

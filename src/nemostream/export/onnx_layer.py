@@ -16,6 +16,7 @@ from nemostream.export.linear import LinearLayers
 from nemostream.runtimes import onnx_graphs as graphs
 
 _FLOAT, _FLOAT16 = 1, 10  # onnx.TensorProto
+LEAST_SILU = -0.2785  # the smallest value of x sigmoid(x) is -0.27846
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ class LayerGraph:
         module = getattr(layer, name)
         x = self._norm(f"norm_{name}", getattr(layer, f"norm_{name}"), x)
         x = self._silu(self.linear.add(x, f"{self.name}.{name}.linear1", module.linear1.weight))
-        return self.linear.add(x, f"{self.name}.{name}.linear2", module.linear2.weight, factor=0.5)
+        weight = module.linear2.weight
+        return self.linear.add(x, f"{self.name}.{name}.linear2", weight, factor=0.5, least=LEAST_SILU)
 
     def _attention(self, attention: Any, x: str, call: Call, positions: Tensor) -> str:
         graph, config = self.graph, self.config
@@ -153,9 +155,8 @@ class LayerGraph:
         graph, width, taps = self.graph, self.config.hidden_size, self.config.conv_kernel_size
         name = f"{self.name}.conv"
         x = self.linear.add(x, f"{name}.pointwise_conv1", conv.pointwise_conv1.weight.squeeze(2))
-        x = graph.op("Mul", x, call.real)  # value 0 times gate 0.5 is 0
         value, gate = graph.ops("Split", 2, x, axis=1, num_outputs=2)
-        gated = graph.op("Mul", value, graph.op("Sigmoid", gate))
+        gated = graph.op("Mul", graph.op("Mul", value, graph.op("Sigmoid", gate)), call.real)
         one, size = graph.constant([1]), graph.constant([width])
         shape = graph.op("Concat", call.batch, one, call.frames, size, axis=0)
         gated = graph.op("Reshape", gated, shape)
@@ -166,7 +167,8 @@ class LayerGraph:
         y = graph.op("Transpose", y, perm=[0, 2, 3, 1])
         y = graph.op("Reshape", y, graph.constant([-1, width]))
         y = self._silu(self._norm("conv.norm", conv.norm, y))
-        return self.linear.add(y, f"{name}.pointwise_conv2", conv.pointwise_conv2.weight.squeeze(2))
+        weight = conv.pointwise_conv2.weight.squeeze(2)
+        return self.linear.add(y, f"{name}.pointwise_conv2", weight, least=LEAST_SILU)
 
     def _remember(self, kind: str, new: str, rows: str, parts: int, size: int) -> str:
         """Make new frames [B, parts, N, size] an output, and return the old ones."""

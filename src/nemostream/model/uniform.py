@@ -9,14 +9,17 @@ native framing, since it samples another phase of the stem.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from nemostream.config import ModelConfig
 from nemostream.framing import PHANTOM_MEL_FRAMES, UNIFORM_HISTORY
 from nemostream.model.attention import chunk_mask
 from nemostream.model.encoder import Encoder, keep_last
+from nemostream.model.subsampling import Subsampling
 
 DROPPED_FRAMES = (UNIFORM_HISTORY + PHANTOM_MEL_FRAMES) // 8  # 2: the history, NeMo's drop_extra_pre_encoded
 
@@ -64,21 +67,51 @@ def uniform_step(
     Returns:
         encoded [B, N, D], valid frames [B] and the new state.
     """
+    x, lengths = uniform_stem(encoder.subsampling, mel, mel_lengths, encoder.config)
+    if tables is None:
+        tables = encoder.position_tables(state.cache_last_channel.shape[2], x.shape[1])
+    return uniform_layers(encoder.layers, x, lengths, state, att_context, tables)
+
+
+def uniform_stem(
+    subsampling: Subsampling, mel: Tensor, mel_lengths: Tensor, config: ModelConfig
+) -> tuple[Tensor, Tensor]:
+    """The stem of `uniform_step`: mel [B, 9 + 8 N, F], lengths [B] -> [B, N, D] and valid frames [B]."""
     batch, lead = mel.shape[0], PHANTOM_MEL_FRAMES  # each window is a stream of its own to the stem
     padded = torch.nn.functional.pad(mel, (0, 0, lead, 0))
     start = torch.full((batch,), lead, device=mel.device)
-    stem = encoder.subsampling.initial_state(batch, mel, encoder.config)
-    x, lengths, _ = encoder.subsampling(padded, start, mel_lengths + lead, stem)
-    x, lengths = x[:, DROPPED_FRAMES:], (lengths - DROPPED_FRAMES).clamp(min=0)
+    state = subsampling.initial_state(batch, mel, config)
+    x, lengths, _ = subsampling(padded, start, mel_lengths + lead, state)
+    return x[:, DROPPED_FRAMES:], (lengths - DROPPED_FRAMES).clamp(min=0)
 
+
+def uniform_layers(
+    layers: Iterable[nn.Module],
+    x: Tensor,
+    lengths: Tensor,
+    state: UniformState,
+    att_context: Tensor,
+    tables: Sequence[Tensor],
+) -> tuple[Tensor, Tensor, UniformState]:
+    """The layers of `uniform_step`, or some of them in a row.
+
+    Args:
+        layers: `ConformerLayer`s.
+        x: [B, N, D] from `uniform_stem` or the layers before.
+        lengths: [B] valid frames of x.
+        state: the part of the caches that belongs to these layers.
+        att_context: as in `uniform_step`.
+        tables: position tables of these layers.
+
+    Returns:
+        as `uniform_step`.
+    """
     frames, past = x.shape[1], state.cache_last_channel.shape[2]
     past_lengths = state.cache_last_channel_len
     mask = chunk_mask(frames, past, att_context, past_lengths, lengths)
     real = (torch.arange(frames, device=x.device) < lengths[:, None]).unsqueeze(2).to(x.dtype)
-    if tables is None:
-        tables = encoder.position_tables(past, frames)
     channels, times = [], []
-    for index, layer in enumerate(encoder.layers):
+    for index, layer in enumerate(layers):
         cached = state.cache_last_channel[index]
         past_keys, past_values = layer.self_attn.project_past(cached)  # type: ignore[union-attr, operator]
         past_gated = state.cache_last_time[index].transpose(1, 2)

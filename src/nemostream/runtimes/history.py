@@ -30,7 +30,7 @@ class History:
     def __init__(self, series: int, parts: int, room: int, width: int, dtype: DTypeLike) -> None:
         self.room = room
         self.memory: NDArray[Any] = np.zeros((series, 0, parts, room, width), dtype)
-        self._new = np.empty(0, dtype)
+        self._new: dict[int, NDArray[Any]] = {}
 
     def resize(self, slots: int) -> None:
         """Grow to ``slots`` slots; memory moves."""
@@ -60,16 +60,16 @@ class History:
         rows: Int64 = blocks[:, :, None] * self.room + places[:, None, :]
         return rows
 
-    def places(self, batch: int, frames: int) -> NDArray[Any]:
-        """Memory [series, B, parts, frames, width] for new frames, good until the next call.
+    def places(self, batch: int, frames: int, worker: int = 0) -> NDArray[Any]:
+        """Memory [series, B, parts, frames, width] for new frames, good until the worker's next call.
 
         It is used again and again, since fresh pages cost more than what is written into them.
         """
         series, _, parts, _, width = self.memory.shape
         size = series * batch * parts * frames * width
-        if size > self._new.size:
-            self._new = np.empty(size, self.memory.dtype)
-        return self._new[:size].reshape(series, batch, parts, frames, width)
+        if worker not in self._new or size > self._new[worker].size:
+            self._new[worker] = np.empty(size, self.memory.dtype)
+        return self._new[worker][:size].reshape(series, batch, parts, frames, width)
 
     def keep(self, slots: list[int], seen: Int64, new: NDArray[Any]) -> None:
         """Append new frames [series, B, parts, frames, width]; ``seen`` is that of before."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from nemostream.checkpoints.bundle import TOKENS, read_manifest
-from nemostream.config import ModelConfig
+from nemostream.config import SUBSAMPLING_FACTOR, ModelConfig
 from nemostream.errors import BackendError
 from nemostream.runtimes import onnx_graphs as graphs
 from nemostream.runtimes.calls import check_call
@@ -22,6 +24,7 @@ from nemostream.runtimes.protocol import Float32, Framing, Int64, PredictorState
 from nemostream.text.tokenizer import Tokenizer
 
 MOST_DEFAULT_THREADS = 4  # more gain little on the small matrix products of a live stream
+LEAST_ROWS_PER_WORKER = 16  # encoder frames; fewer are no faster in two halves, which read the weights twice
 _ERRORS_ONLY = 3  # ONNX Runtime's log severity
 
 Array = NDArray[Any]
@@ -35,11 +38,14 @@ class OnnxRuntime:
     Args:
         folder: the bundle.
         threads: threads inside an operator; None takes the physical cores that this process may use, at most
-            `MOST_DEFAULT_THREADS`.
+            `MOST_DEFAULT_THREADS`, or 1 if there are several workers.
+        workers: shares that a call of many streams is divided into, each of which runs on a thread of its own
+            on the same weights. For many streams, one thread and a worker per core: threads inside operators
+            wait for each other at every one of the thousands of a step.
         spin: let threads spin between operators instead of sleeping: a little faster on a machine that runs
             nothing else, and ruinous for both if two programs on one machine do it.
-        affinity: processors of the threads after the first, in ONNX Runtime's notation: "1;2" or "1-4;5-8";
-            None leaves it to the operating system.
+        affinity: processors of the threads after the first, in ONNX Runtime's notation, counted from 1: "1;2"
+            or "1-4;5-8"; None leaves it to the operating system.
         left_context: room for attention context in a slot; None is the largest that was trained, which is
             also the most that a bundle allows.
         providers: ONNX Runtime execution providers, in order of preference.
@@ -58,6 +64,7 @@ class OnnxRuntime:
         folder: Path,
         *,
         threads: int | None = None,
+        workers: int = 1,
         spin: bool = False,
         affinity: str | None = None,
         left_context: int | None = None,
@@ -78,19 +85,29 @@ class OnnxRuntime:
             raise BackendError(
                 f"This bundle has room for a left context of 0 to {largest}, not {left_context}."
             )
-        if threads is not None and threads < 1:
-            raise BackendError(f"{threads} threads were asked for; 1 or more were expected.")
+        for what, count in (("threads", threads), ("workers", workers)):
+            if count is not None and count < 1:
+                raise BackendError(f"{count} {what} were asked for; 1 or more were expected.")
+        if threads is None:
+            threads = default_threads() if workers == 1 else 1
+        if affinity is not None and threads == 1:
+            raise BackendError(
+                "An affinity is for the threads after the first, and there is only one; ask for more threads, "
+                "or start the program with taskset."
+            )
         self.tokenizer = Tokenizer.from_tokens_txt(folder / TOKENS, self.config.vocab_size)
-        options = _session_options(default_threads() if threads is None else threads, spin, affinity)
+        options = _session_options(threads, spin, affinity)
         self._encoder, self._predictor, self._joint = (
             _load(folder / graph, options, providers) for graph in graphs.GRAPHS
         )
+        self.workers = workers
+        self._pool = ThreadPoolExecutor(workers, "nemostream-onnx")  # starts threads when they are needed
         self._begin()
 
     def _begin(self) -> None:
         """An empty arena, and names that are needed at every call."""
         self.slots = 0
-        self._binding = self._encoder.io_binding()
+        self._bindings = [self._encoder.io_binding() for _ in range(self.workers)]
         self._histories = self._make_histories()
         shapes = {spec.name: spec.shape[1:] for spec in self._encoder.get_inputs()}
         self._stem = [np.zeros((0, *shapes[name]), np.float32) for name in graphs.stem_inputs()]
@@ -114,7 +131,8 @@ class OnnxRuntime:
             return
         for history, names in zip(self._histories, self._history_inputs(), strict=True):
             history.resize(slots)
-            self._bind(self._binding.bind_input, zip(names, history.tables(), strict=True))
+            for binding in self._bindings:
+                self._bind(binding.bind_input, zip(names, history.tables(), strict=True))
         self._stem = [_grow(array, more, axis=0) for array in self._stem]
         self._frames = _grow(self._frames, more, axis=0)
         self._predictor_state = [_grow(array, more, axis=1) for array in self._predictor_state]
@@ -138,8 +156,34 @@ class OnnxRuntime:
             BackendError: if the call is not a whole number of frames, longer than ``max_frames``, or needs
                 more left context than there is room for.
         """
-        frames = check_call(self, mel, att_context)
-        seen, batch = self._frames[slots], len(slots)
+        frames, batch = check_call(self, mel, att_context), len(slots)
+        shares = min(self.workers, batch, max(1, batch * frames // LEAST_ROWS_PER_WORKER))
+        if shares == 1:
+            return self._encode(0, slots, mel, mel_lengths, prompt_ids, att_context)
+        edges = [share * batch // shares for share in range(shares + 1)]
+        running = [
+            self._pool.submit(
+                self._encode,
+                *(worker, slots[begin:end], mel[begin:end], mel_lengths[begin:end]),
+                *(prompt_ids[begin:end], att_context[begin:end]),
+            )
+            for worker, (begin, end) in enumerate(pairwise(edges))
+        ]
+        wait(running)  # all of them, also if one fails, since they write into this arena
+        encoded, lengths = zip(*(share.result() for share in running), strict=True)
+        return np.concatenate(encoded), np.concatenate(lengths)
+
+    def _encode(
+        self,
+        worker: int,
+        slots: list[int],
+        mel: Float32,
+        mel_lengths: Int64,
+        prompt_ids: Int64,
+        att_context: Int64,
+    ) -> tuple[Float32, Int64]:
+        """One worker's share of a call."""
+        frames, seen, batch = mel.shape[1] // SUBSAMPLING_FACTOR, self._frames[slots], len(slots)
         past, gated = self._histories
         inputs: Bindings = [
             ("mel", _contiguous(mel, np.float32)),
@@ -157,9 +201,9 @@ class OnnxRuntime:
         stem = [np.empty((batch, *array.shape[1:]), np.float32) for array in self._stem]
         outputs: Bindings = [("encoded", encoded), ("lengths", lengths)]
         outputs += zip(graphs.stem_outputs(), stem, strict=True)
-        new = [history.places(batch, frames) for history in self._histories]
+        new = [history.places(batch, frames, worker) for history in self._histories]
         outputs += zip(self._new_names, [series for places in new for series in places], strict=True)
-        self._run_encoder(inputs, outputs)
+        self._run_encoder(self._bindings[worker], inputs, outputs)
         for array, value in zip(self._stem, stem, strict=True):
             array[slots] = value
         for history, places in zip(self._histories, new, strict=True):
@@ -207,11 +251,11 @@ class OnnxRuntime:
         keys, values, gated = (graphs.layer_inputs(kind, self.config.num_layers) for kind in graphs.KINDS)
         return keys + values, gated
 
-    def _run_encoder(self, inputs: Bindings, outputs: Bindings) -> None:
+    def _run_encoder(self, binding: Any, inputs: Bindings, outputs: Bindings) -> None:
         try:
-            self._bind(self._binding.bind_input, inputs)
-            self._bind(self._binding.bind_output, outputs)
-            self._encoder.run_with_iobinding(self._binding)
+            self._bind(binding.bind_input, inputs)
+            self._bind(binding.bind_output, outputs)
+            self._encoder.run_with_iobinding(binding)
         except Exception as error:  # ONNX Runtime's exceptions have no common base
             raise _failure("ONNX Runtime could not run the encoder", error) from error
 
@@ -249,7 +293,7 @@ def _session_options(threads: int, spin: bool, affinity: str | None) -> Any:
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = _ERRORS_ONLY
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
-    if affinity is not None and threads > 1:
+    if affinity is not None:
         options.add_session_config_entry("session.intra_op_thread_affinities", affinity)
     return options
 

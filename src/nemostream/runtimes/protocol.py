@@ -76,6 +76,19 @@ class Runtime(Protocol):
 
 
 @runtime_checkable
+class FixedRuntime(Runtime, Protocol):
+    """A runtime whose graphs take calls of one size, for one context.
+
+    Attributes:
+        call_frames: encoder frames of every call; several chunks of right + 1 frames, one, or a part of one.
+        att_context: (left, right) context that the bundle was made for.
+    """
+
+    call_frames: int
+    att_context: tuple[int, int]
+
+
+@runtime_checkable
 class ForkingRuntime(Runtime, Protocol):
     """A runtime whose predictor can also run from a state that the caller holds, as a beam search needs."""
 

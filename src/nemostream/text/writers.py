@@ -38,10 +38,15 @@ class Recognition:
 
 
 def to_txt(recognition: Recognition) -> str:
-    """Return the text on one line; with split channels ``[0] text`` on a line for each."""
-    lines = [" ".join(transcript.text.split()) for transcript in recognition.transcripts]
-    if recognition.split:
-        lines = [f"[{channel}] {line}" for channel, line in enumerate(lines)]
+    """Return the text on one line, or on one for each utterance if the stream looked for them.
+
+    With split channels every line begins with its channel, as in ``[0] text``.
+    """
+    lines = []
+    for channel, transcript in enumerate(recognition.transcripts):
+        label = f"[{channel}] " if recognition.split else ""
+        texts = [utterance.text for utterance in transcript.utterances] or [transcript.text]
+        lines += [label + " ".join(text.split()) for text in texts]
     return "".join(line + "\n" for line in lines)
 
 
@@ -79,9 +84,10 @@ def to_json(recognition: Recognition) -> str:
 
     Keys: ``file``, ``model``, ``backend``, ``language``, ``duration`` (s), ``att_context_size``, ``text``,
     ``words`` (``text``, ``start``, ``end`` in s, ``confidence`` if it is known) and ``tokens`` (``id``,
-    ``piece``, encoder ``frame``, ``time`` in s). With split channels, ``language``, ``duration``, ``text``,
-    ``words`` and ``tokens`` stand in the objects of the list ``channels`` instead, each with its number as
-    ``channel``.
+    ``piece``, encoder ``frame``, ``time`` in s, ``log_prob`` if it is known); besides, where there are any,
+    ``utterances`` (``text``, ``start``, ``end``, ``language``) and ``alternatives`` (``text``, ``score``, the
+    best first). With split channels, what follows ``backend``, the context aside, stands in the objects of
+    the list ``channels`` instead, each with its number as ``channel``.
     """
     head: dict[str, Any] = {
         "file": recognition.file,
@@ -128,7 +134,7 @@ def _about(transcript: Transcript) -> dict[str, Any]:
 
 
 def _content(transcript: Transcript) -> dict[str, Any]:
-    return {
+    content: dict[str, Any] = {
         "text": transcript.text,
         "words": [
             {"text": word.text, "start": round(word.start, 3), "end": round(word.end, 3)}
@@ -137,9 +143,26 @@ def _content(transcript: Transcript) -> dict[str, Any]:
         ],
         "tokens": [
             {"id": token.id, "piece": token.piece, "frame": token.frame, "time": round(token.time, 3)}
+            | ({} if token.log_prob is None else {"log_prob": round(token.log_prob, 4)})
             for token in transcript.tokens
         ],
     }
+    if transcript.utterances:
+        content["utterances"] = [
+            {
+                "text": utterance.text,
+                "start": round(utterance.start, 3),
+                "end": round(utterance.end, 3),
+                "language": utterance.language,
+            }
+            for utterance in transcript.utterances
+        ]
+    if transcript.alternatives:
+        content["alternatives"] = [
+            {"text": alternative.text, "score": round(alternative.score, 4)}
+            for alternative in transcript.alternatives
+        ]
+    return content
 
 
 def _milliseconds(seconds: float) -> int:

@@ -16,19 +16,20 @@ import numpy as np
 
 from nemostream.checkpoints.checkpoint import Checkpoint
 from nemostream.decoding import GreedyDecoder, Hypothesis
-from nemostream.features import log_mel
+from nemostream.features import IncrementalLogMel, log_mel
 from nemostream.framing import Framer, NativeFramer, UniformFramer
-from nemostream.runtimes.protocol import Float32, Int64, Runtime
+from nemostream.runtimes.protocol import FixedRuntime, Float32, Int64, Runtime
 from nemostream.verify.compare import Meter, StageResult
 from nemostream.verify.features import exact_log_mel
 from nemostream.verify.gates import Gates
 from nemostream.verify.ports import Port
 from nemostream.verify.reference import Reference
-from nemostream.verify.stages import all_stages
+from nemostream.verify.stages import FUSED_JOINT, all_stages
 
 Context = tuple[int, int]
 _SHOWN_CHARACTERS = 60
 _OTHER_TOKENS = 16
+_PACKET = 777  # samples; no multiple of anything in the front end
 
 
 @dataclass(frozen=True)
@@ -90,15 +91,19 @@ def verify(
         port: see `open_port`.
         checkpoint: the original.
         clips: name -> 16 kHz mono samples to run both on.
-        contexts: (left, right) contexts to run; None takes all that the model was trained with.
+        contexts: (left, right) contexts to run; None takes the one that the port was made for, or else all
+            that the model was trained with.
         language: for the prompt; None is the model's default.
         tolerance: limit of numeric differences instead of that of `Gates.for_weights`.
 
     Raises:
         LanguageError: if the model does not know the language.
     """
-    gates = Gates.for_weights(port.weights).with_tolerance(tolerance)
-    runs = tuple(contexts if contexts is not None else checkpoint.config.att_context_sizes)
+    gates = Gates.for_weights(port.weights, port.arithmetic).with_tolerance(tolerance)
+    if contexts is None:
+        fixed = isinstance(port.runtime, FixedRuntime)
+        contexts = (port.runtime if fixed else checkpoint).config.att_context_sizes
+    runs = tuple(contexts)
     found: dict[str, StageResult | None] = {"config": _compare_config(port.runtime, checkpoint)}
     if found["config"] is not None and found["config"].passed:
         comparison = _Comparison(port, checkpoint, gates, checkpoint.config.prompt_id(language))
@@ -107,7 +112,7 @@ def verify(
             for context in runs:
                 comparison.compare_stream(name, samples, context)
         found |= comparison.results()
-    ordered = (found.get(stage) for stage in all_stages(checkpoint.config))
+    ordered = (found.get(stage) for stage in (*all_stages(checkpoint.config), FUSED_JOINT))
     return Report(
         source=port.source,
         against=checkpoint.source,
@@ -133,9 +138,11 @@ class _Comparison:
         self._tokens: list[tuple[str, list[int], list[int]]] = []  # clip and context, port's, reference's
 
     def compare_features(self, name: str, samples: Float32) -> None:
-        """The port's front end, which is the host's if it has none of its own, against the definition."""
+        """The host's front end, fed in packets as a live stream is, against the definition."""
         config, expected = self._runtime.config, self._reference.config
-        mel = log_mel(samples, config.num_mel_bins, config.preemphasis)
+        front_end = IncrementalLogMel(config.num_mel_bins, config.preemphasis)
+        packets = [samples[start : start + _PACKET] for start in range(0, len(samples), _PACKET)]
+        mel = np.concatenate([*map(front_end.feed, packets), front_end.finish()])
         self._meter("features").add(
             mel, exact_log_mel(samples, expected.num_mel_bins, expected.preemphasis), f"clip {name}"
         )
@@ -144,7 +151,8 @@ class _Comparison:
         """One clip as a live stream at one latency."""
         config = self._reference.config
         framer_of = NativeFramer if self._runtime.framing == "native" else UniformFramer
-        framer: Framer = framer_of(context[1] + 1, config.num_mel_bins)
+        frames = self._runtime.call_frames if isinstance(self._runtime, FixedRuntime) else context[1] + 1
+        framer: Framer = framer_of(frames, config.num_mel_bins)
         framer.push(log_mel(samples, config.num_mel_bins, config.preemphasis))
         framer.finish()
         self._reference.start()
@@ -155,6 +163,8 @@ class _Comparison:
         encoded: list[tuple[Float32, Float32]] = []
         for chunk in range(framer.ready()):
             call = framer.take(1)
+            if call.length < len(call.mel) and not self._port.exact_end:
+                break
             arguments = (
                 np.ascontiguousarray(call.mel[None]),
                 np.array([call.length], np.int64),
@@ -164,7 +174,10 @@ class _Comparison:
             encoded.append(self._compare_chunk(arguments, f"{run}, chunk {chunk}"))
         ours, theirs = (np.concatenate([pair[side] for pair in encoded])[None] for side in (0, 1))
         tokens = _greedy(self._reference, theirs)
-        self._compare_decoder(tokens, theirs, run)
+        if self._port.decoder == "staged":
+            self._compare_decoder(tokens, theirs, run)
+        elif self._port.decoder == "joined":
+            self._compare_joined_decoder(tokens, ours, theirs, run)
         self._runtime.reset(0)
         self._tokens.append((run, _greedy(self._runtime, ours), tokens))
 
@@ -188,7 +201,8 @@ class _Comparison:
                 self._meter(stage).add(array[0, :valid], expected[stage][0, :valid], where)
         encoded, lengths = self._runtime.encode([0], *arguments)
         reference = expected["projection"][0, :valid]
-        self._meter("runtime").add(encoded[0, : int(lengths[0])], reference, where)
+        if encoded.shape[2] == reference.shape[1]:  # a fused decoder projects the frames itself
+            self._meter("runtime").add(encoded[0, : int(lengths[0])], reference, where)
         return encoded[0, : int(lengths[0])], reference
 
     def _frames(self, mel_lengths: Int64) -> Int64:
@@ -214,6 +228,21 @@ class _Comparison:
                 self._runtime.joint_logits(frames, expected)[0],
                 self._reference.joint_logits(frames, expected)[0],
                 where,
+            )
+
+    def _compare_joined_decoder(self, tokens: list[int], ours: Float32, theirs: Float32, run: str) -> None:
+        """Logits on each side's own frames, after the reference's tokens."""
+        config = self._reference.config
+        self._reference.reset(0)
+        self._runtime.reset(0)
+        for count, token in enumerate([config.blank_id, *tokens]):
+            fed = np.array([token], np.int64)
+            predicted, expected = self._runtime.predict([0], fed), self._reference.predict([0], fed)
+            first = min(count, min(ours.shape[1], theirs.shape[1]) - 1)
+            self._meter("joint").add(
+                self._runtime.joint_logits(ours[:, first : first + 1], predicted)[0],
+                self._reference.joint_logits(theirs[:, first : first + 1], expected)[0],
+                f"{run}, token {count}",
             )
 
     def _meter(self, stage: str) -> Meter:
@@ -270,8 +299,10 @@ def _greedy(runtime: Runtime, encoded: Float32) -> list[int]:
 
 
 def _compare_config(runtime: Runtime, checkpoint: Checkpoint) -> StageResult:
-    """What must agree for the two to be one model; contexts may be a subset."""
+    """What must agree for the two to be one model; a port with fixed shapes has a context of its own."""
     ours, theirs = runtime.config.to_dict(), checkpoint.config.to_dict()
+    if isinstance(runtime, FixedRuntime):
+        del ours["att_context_sizes"], theirs["att_context_sizes"]
     wrong = [
         f"{key} is {ours[key]!r}, expected {theirs[key]!r}" for key in theirs if ours[key] != theirs[key]
     ]

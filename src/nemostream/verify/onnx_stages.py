@@ -65,8 +65,8 @@ class _OpenedRuntime(OnnxRuntime):
         self._given = {value.name for value in self._opened.get_inputs()}
         self.seen: Arrays = {}
 
-    def _run_encoder(self, inputs: Bindings, outputs: Bindings) -> None:
-        super()._run_encoder(inputs, outputs)  # the past is still that of before the call
+    def _run_encoder(self, binding: Any, inputs: Bindings, outputs: Bindings) -> None:
+        super()._run_encoder(binding, inputs, outputs)  # the past is still that of before the call
         feeds = dict(inputs)
         for history, names in zip(self._histories, self._history_inputs(), strict=True):
             feeds |= dict(zip(names, history.tables(), strict=True))

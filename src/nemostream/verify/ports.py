@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from nemostream.checkpoints import load_checkpoint
 from nemostream.checkpoints.bundle import MANIFEST, read_manifest
+from nemostream.checkpoints.checkpoint import Checkpoint
 from nemostream.errors import BackendError
 from nemostream.loading import load
 from nemostream.runtimes.protocol import Runtime
@@ -23,16 +25,23 @@ class Port:
         runtime: as users run it.
         weights: how they are stored, such as "fp32" or "fp16"; see `nemostream.verify.gates`.
         inner: its encoder opened up, or None if only its output can be seen.
+        arithmetic: in what it computes.
+        decoder: "staged" if predictor and joint can be compared one by one; "joined" if only the logits of
+            both together can, on frames of the port itself; "tokens" if it gives no logits.
+        exact_end: False if a stream's last, shorter call can't be exact, since the graph does not take its length.
     """
 
     source: str
     runtime: Runtime
     weights: str
     inner: InnerStages | None = None
+    arithmetic: str = "fp32"
+    decoder: Literal["staged", "joined", "tokens"] = "staged"
+    exact_end: bool = True
 
 
 def open_port(source: str, *, backend: str | None = None, revision: str | None = None) -> Port:
-    """Open a bundle of any runtime, or a checkpoint on PyTorch.
+    """Open a bundle of any runtime, or a checkpoint on PyTorch or MLX.
 
     Raises:
         CheckpointError: if it is missing, altered or not readable.
@@ -40,17 +49,62 @@ def open_port(source: str, *, backend: str | None = None, revision: str | None =
     """
     folder = Path(source).expanduser()
     if not (folder / MANIFEST).is_file():
-        if backend not in (None, "torch"):
-            raise BackendError(f"{source} is a checkpoint, which runs on PyTorch only; leave --backend out.")
+        if backend not in (None, "torch", "mlx"):
+            raise BackendError(
+                f"{source} is a checkpoint, which runs on torch and mlx, not on {backend}; convert it first, "
+                "or leave --backend out."
+            )
+        checkpoint = load_checkpoint(source, revision=revision)
+        if backend == "mlx":
+            return _mlx_port(source, checkpoint)
         from nemostream.runtimes.torch import TorchRuntime
 
-        checkpoint = load_checkpoint(source, revision=revision)
         return Port(source, TorchRuntime(checkpoint), "fp32", Reference(checkpoint))
     manifest = read_manifest(folder)
     runtime = load(folder, backend=backend).engine.runtime
     inner: InnerStages | None = None
+    arithmetic = "fp32"
     if manifest.runtime == "onnx":
         from nemostream.verify.onnx_stages import OnnxStages
 
         inner = OnnxStages(folder)
-    return Port(source, runtime, manifest.weights, inner)
+    elif manifest.runtime == "coreml":
+        return _coreml_port(source, runtime, manifest.weights)
+    elif manifest.runtime == "coreai":
+        from nemostream.runtimes.coreai import CoreAiRuntime
+        from nemostream.verify.coreai_stages import CoreAiStages
+
+        assert isinstance(runtime, CoreAiRuntime)
+        inner = CoreAiStages(runtime)
+        arithmetic = runtime.arithmetic
+    return Port(source, runtime, manifest.weights, inner, arithmetic)
+
+
+def _coreml_port(source: str, runtime: Runtime, weights: str) -> Port:
+    from nemostream.runtimes.coreml_bundle import CoreMlBundleRuntime
+    from nemostream.runtimes.coreml_contract import FusedDecoder
+    from nemostream.verify.coreml_stages import CoreMlStages
+
+    assert isinstance(runtime, CoreMlBundleRuntime)
+    decoder = runtime.contract.decoder
+    kind: Literal["joined", "tokens"] = "joined"
+    if isinstance(decoder, FusedDecoder) and decoder.logits is None:
+        kind = "tokens"
+    arithmetic = getattr(runtime, "arithmetic", "fp16")
+    knows_length = runtime.contract.valid is not None
+    return Port(source, runtime, weights, CoreMlStages(runtime), arithmetic, kind, exact_end=knows_length)
+
+
+def _mlx_port(source: str, checkpoint: Checkpoint) -> Port:
+    try:
+        from nemostream.runtimes.mlx import MAX_FRAMES, MlxRuntime
+        from nemostream.verify.mlx_stages import MlxStages
+    except ImportError as error:  # plain mlx on Linux is there but can't be imported
+        if (error.name or "").partition(".")[0] != "mlx":
+            raise
+        raise BackendError(
+            "Running a checkpoint on mlx needs that package; install it with `pip install 'nemostream[mlx]'`."
+        ) from None
+    runtime = MlxRuntime(checkpoint)
+    inner = MlxStages(checkpoint, runtime.left_context, runtime.max_frames or MAX_FRAMES)
+    return Port(source, runtime, "fp32", inner)

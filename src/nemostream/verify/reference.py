@@ -15,7 +15,7 @@ from nemostream.model.encoder import EncoderState
 from nemostream.model.uniform import DROPPED_FRAMES, UniformState, initial_uniform_state, uniform_step
 from nemostream.runtimes.protocol import Float32, Framing, Int64
 from nemostream.runtimes.torch import load_network
-from nemostream.verify.stages import PRE_ENCODE, PROJECTION, PROMPT, Arrays
+from nemostream.verify.stages import FUSED_JOINT, PRE_ENCODE, PROJECTION, PROMPT, Arrays
 
 
 class Reference:
@@ -39,6 +39,7 @@ class Reference:
         self._seen: Arrays = {}
         self._watch()
         self._predictor_state = self._network.initial_predictor_state(1)
+        self._first_prediction = self.predict([0], np.array([self.config.blank_id]))
         self.start()
 
     def start(self) -> None:
@@ -73,6 +74,7 @@ class Reference:
                 self._seen[PROMPT] = _array(x)
             x = self._network.encoder_projector(x)
         self._seen[PROJECTION] = _array(x)
+        self._seen[FUSED_JOINT] = self.joint_logits(_array(x), self._first_prediction)
         return self._seen[PROJECTION], _array(frames)
 
     def predict(self, slots: list[int], tokens: Int64) -> Float32:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -78,7 +79,12 @@ class Listen(Conversation):
                 "speech_final": result.final,
                 "from_finalize": result.mark == "finalize",
                 "channel": {"alternatives": [alternative]},
-                "metadata": {"request_id": self.id, "session": self.id, "model_info": self._model_info()},
+                "metadata": {
+                    "request_id": self.id,
+                    "session": self.id,
+                    "process": os.getpid(),  # tells replicas apart
+                    "model_info": self._model_info(),
+                },
             }
         )
 

@@ -1,0 +1,1 @@
+"""Bundles for CoreML: the reference network as ``.mlpackage`` graphs, with the published ports' contracts."""

@@ -1,0 +1,261 @@
+"""CoreML bundles of every layout, executed by the MIL runner, against the reference in uniform framing."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+warnings.filterwarnings("ignore")
+pytest.importorskip("coremltools", reason="the extra `coreml` is not installed")
+
+import nemostream
+from nemostream.audio import load_audio
+from nemostream.checkpoints.checkpoint import Checkpoint
+from nemostream.engine.model import Model
+from nemostream.errors import BackendError
+from nemostream.export.coreml.bundle import export_coreml
+from nemostream.framing import UniformFramer
+from nemostream.loading import embedded_checkpoint
+from nemostream.runtimes.coreml import CoreMlRuntime, dense
+from nemostream.runtimes.coreml_bundle import CoreMlBundleRuntime
+from nemostream.runtimes.coreml_contract import Layout
+from nemostream.runtimes.mil import MilRuntime
+from nemostream.runtimes.torch import load_network
+from nemostream.verify.check import verify
+from nemostream.verify.ports import _coreml_port, open_port
+from nemostream.verify.reference import Reference
+from tests.coreml_bundles import CONTEXT, small_coreml_bundle, small_coreml_network
+from tests.models import PIECES
+from nemostream.text.tokenizer import Tokenizer
+
+LAYOUTS: tuple[Layout, ...] = ("single", "english", "sharded", "watch")
+FP32 = 1e-4  # of outputs of size 1: only the order of additions differs
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.flac"))
+
+
+def small_checkpoint(layout: Layout) -> Checkpoint:
+    network = small_coreml_network(layout != "english")
+    tensors = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
+    return Checkpoint(config=network.config, tensors=tensors, tokenizer=Tokenizer(PIECES), source="random")
+
+
+def report_of(runtime: CoreMlBundleRuntime, checkpoint: Checkpoint, weights: str, seconds: float = 8.0):
+    """`verify` on noise, over many chained calls."""
+    noise = np.random.default_rng(0).normal(0, 0.1, round(16_000 * seconds)).astype(np.float32)
+    port = _coreml_port("bundle", runtime, weights)
+    return verify(port, checkpoint, {"noise": noise}, contexts=[CONTEXT])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_graph_equals_the_reference_in_fp32(layout: Layout) -> None:
+    """With the weights rounded to fp16 on both sides, over more than twelve chained calls."""
+    runtime = MilRuntime(small_coreml_bundle(layout), fp16=False)
+    report = report_of(runtime, small_checkpoint(layout), "fp16")
+    stages = {stage.stage: stage for stage in report.stages}
+    assert report.passed, report.first_divergence
+    seen = {"single": {"runtime", "joint"}, "english": {"joint"}, "sharded": {"pre_encode", "layers.0", "runtime", "joint"}}
+    for name in {*seen.get(layout, {"pre_encode", "layers.0"}), *(n for n in stages if n.startswith("layers."))}:
+        assert stages[name].peak is not None
+        assert stages[name].peak < FP32, name
+    assert stages["tokens"].detail is None
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_fp16_rounding_stays_small_and_does_not_drift(layout: Layout) -> None:
+    """A number in fp16 has 11 bits: after a few dozen operations a few units of 2^-11 of the largest remain."""
+    bundle = small_coreml_bundle(layout)
+    rounded, exact = MilRuntime(bundle), MilRuntime(bundle, fp16=False)
+    framer = UniformFramer(rounded.call_frames, rounded.config.num_mel_bins)
+    noise = np.random.default_rng(1).normal(-10, 3, (8 * rounded.call_frames * 14, rounded.config.num_mel_bins))
+    framer.push(noise.astype(np.float32))
+    for runtime in (rounded, exact):
+        runtime.resize(1)
+        runtime.reset(0)
+    errors = []
+    for _ in range(14):
+        call = framer.take(1)
+        arguments = (call.mel[None], np.array([call.length]), np.array([0]), np.array([CONTEXT]))
+        a, b = (runtime.encode([0], *arguments)[0] for runtime in (rounded, exact))
+        errors.append(float(np.abs(a - b).max() / np.abs(b).max()))
+    assert 0 < max(errors) < 30 * 2**-11
+    assert np.mean(errors[7:]) < 2 * np.mean(errors[2:7])  # no more at the end than at the start
+
+
+@pytest.mark.parametrize("weights", ["fp16", "int8"])
+def test_one_graph_and_shards_are_equal_bit_for_bit(tmp_path: Path, weights: str) -> None:
+    """The published claim of seed 002: sharding changes nothing."""
+    network = small_coreml_network(prompt=False)
+    runtimes = []
+    for layout in ("english", "sharded"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            folder = tmp_path / layout
+            export_coreml(
+                network, Tokenizer(PIECES), folder, source="random", layout=layout, weights=weights,
+                att_context=CONTEXT, chunk=112,
+            )  # fmt: skip
+        runtime = MilRuntime(folder, fp16=False)
+        runtime.resize(1)
+        runtime.reset(0)
+        runtimes.append(runtime)
+    window = np.random.default_rng(2).normal(-10, 3, (121, network.config.num_mel_bins)).astype(np.float32)
+    states: list[dict] = [{}, {}]
+    for _ in range(3):
+        one, many = (
+            runtime.encoder_step(state, window, 121, 0) for runtime, state in zip(runtimes, states, strict=True)
+        )
+        np.testing.assert_array_equal(one["encoder"]["outputs"], many["encoder_shard_3"]["encoded"])
+
+
+def broken(runtime: MilRuntime, graph: str, change) -> MilRuntime:
+    """The runtime with a graph whose inputs are changed on the way."""
+    program = runtime.programs[graph]
+    runtime.programs[graph] = lambda inputs: program(change(dict(inputs)))  # type: ignore[assignment]
+    return runtime
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_wrong_is_found(layout: Layout) -> None:
+    """Negative controls: a cache length that stays, another language, caches along the wrong axis."""
+    first = "encoder_shard_0" if layout in ("sharded", "watch") else "encoder"
+    last = {"single": "prompt_projection", "english": "encoder"}.get(layout, "encoder_shard_3")
+    length = next(n for n, (s, d) in MilRuntime(small_coreml_bundle(layout)).programs[first].inputs.items() if n.endswith("len"))
+    channel = length.removesuffix("_len") if layout in ("single", "english") else "cache_channel"
+
+    def stuck(inputs):
+        return inputs | {length: np.zeros_like(inputs[length])}
+
+    def reversed_cache(inputs):
+        return inputs | {channel: inputs[channel][..., ::-1, :]}
+
+    def other_language(inputs):
+        return inputs | {"prompt_id": inputs["prompt_id"] + 1}
+
+    controls = [(first, stuck), (first, reversed_cache)]
+    if layout != "english":
+        controls.append((last, other_language))
+    for graph, change in controls:
+        runtime = MilRuntime(small_coreml_bundle(layout))
+        if graph not in runtime.programs:
+            runtime.run(graph, {name: np.zeros(shape) for name, (shape, _) in _signature(runtime, graph).items()})
+        report = report_of(broken(runtime, graph, change), small_checkpoint(layout), "fp16")
+        assert not report.passed, (graph, change.__name__)
+        assert report.first_divergence.stage not in ("config", "features", "tokenizer")
+
+
+def _signature(runtime: MilRuntime, graph: str) -> dict:
+    return {value.name: (value.shape, value.dtype) for value in runtime.contract.graphs[graph].inputs}
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory):
+    """Bundles of the embedded model, each made once."""
+    from nemostream.checkpoints import load_checkpoint
+
+    checkpoint = load_checkpoint(embedded_checkpoint())
+    made: dict[tuple[str, str], Path] = {}
+
+    def bundle(layout: Layout, weights: str) -> tuple[Path, Checkpoint]:
+        if (layout, weights) not in made:
+            folder = tmp_path_factory.mktemp(f"{layout}-{weights}")
+            export_coreml(
+                load_network(checkpoint), checkpoint.tokenizer, folder, source="tiny", layout=layout,
+                weights=weights, att_context=(56, 13), chunk=112,
+            )  # fmt: skip
+            made[layout, weights] = folder
+        return made[layout, weights], checkpoint
+
+    return bundle
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("weights", ["fp16", "int8", "palette8"])
+def test_recordings_give_the_tokens_of_the_reference(embedded, layout: Layout, weights: str) -> None:
+    """The whole pipeline from the bundle, fp16 rounding included; "single" but for its inexact last call."""
+    folder, checkpoint = embedded(layout, weights)
+    port = open_port(str(folder), backend="mil")
+    clips = {path.name: load_audio(path) for path in EXAMPLES}
+    report = verify(port, checkpoint, clips)
+    stages = {stage.stage: stage for stage in report.stages}
+    assert report.passed, report.first_divergence
+    assert stages["tokens"].detail is None
+    assert stages["text"].passed
+
+
+def test_packets_do_not_change_the_text_and_the_end_is_heard(embedded) -> None:
+    folder, checkpoint = embedded("sharded", "fp16")
+    model = nemostream.load(folder, backend="mil")
+    samples = load_audio(EXAMPLES[0])
+    whole = model.transcribe(samples)
+    with model.stream() as session:
+        for start in range(0, len(samples), 777):
+            session.feed(samples[start : start + 777])
+        session.finish()
+        assert session.transcript().tokens == whole.tokens
+    reference = Model(Reference(checkpoint, "uniform"))  # type: ignore[arg-type]
+    expected = reference.transcribe(samples, att_context_size=(56, 13))
+    assert [token.id for token in whole.tokens] == [token.id for token in expected.tokens]
+    assert whole.text
+
+
+def test_errors() -> None:
+    bundle = small_coreml_bundle("sharded")
+    with pytest.raises(BackendError, match="--backend mil"):
+        CoreMlRuntime(bundle)
+    with pytest.raises(BackendError, match="neural-engine"):
+        CoreMlRuntime(bundle, compute_units="all")
+    runtime = MilRuntime(bundle)
+    runtime.resize(1)
+    with pytest.raises(BackendError, match="only"):
+        runtime.encode([0], np.zeros((1, 17, 128), np.float32), np.array([17]), np.array([0]), np.array([CONTEXT]))
+    watch = MilRuntime(small_coreml_bundle("watch"))
+    with pytest.raises(BackendError, match="beam"):
+        watch.joint_logits(np.zeros((1, 1, 4), np.float32), np.zeros((1, 9), np.float32))
+    with pytest.warns(UserWarning, match="MIL runner"):
+        assert nemostream.load(bundle).backend == "mil"
+
+
+class PaddedOutput:
+    """An output as the Neural Engine gives it: rows padded to 32 numbers."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.shape = array.shape
+        room = np.full((*array.shape[:-1], 32), np.nan, array.dtype)
+        room[..., : array.shape[-1]] = array
+        self.data = room.reshape(-1)
+        self.strides = [int(np.prod(room.shape[axis + 1 :])) for axis in range(array.ndim)]
+
+
+def test_outputs_are_read_by_their_strides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CoreML's model objects replaced by the MIL runner with padded outputs: the same tokens."""
+    array = np.arange(2 * 1024 * 7, dtype=np.float16).reshape(2, 1024, 7)
+    np.testing.assert_array_equal(dense(PaddedOutput(array)), array)
+    bundle = small_coreml_bundle("sharded")
+    proven = MilRuntime(bundle)
+
+    class FakeModel:
+        def __init__(self, graph: str) -> None:
+            self._graph = graph
+
+        def predict(self, inputs: dict) -> dict:
+            return {name: PaddedOutput(value) for name, value in proven.run(self._graph, inputs).items()}
+
+    asked: list[tuple[str, str]] = []
+
+    def load(tools, folder, graph, units):
+        asked.append((graph.name, units))
+        return FakeModel(graph.name)
+
+    monkeypatch.setattr("nemostream.runtimes.coreml._load", load)
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    noise = np.random.default_rng(3).normal(0, 0.1, 48_000).astype(np.float32)
+    tokens = [
+        [token.id for token in Model(runtime).transcribe(noise).tokens] for runtime in (CoreMlRuntime(bundle), proven)
+    ]
+    assert tokens[0] == tokens[1]
+    assert dict(asked)["encoder_shard_0"] == "neural-engine"
+    assert dict(asked)["decoder"] == "cpu"
