@@ -49,12 +49,14 @@ def load(
     Args:
         model: "tiny" (inside the package), a bundle folder, a ``.nemo`` file, a Hugging Face folder, an
             MLX-style folder, or a hub id such as "nvidia/nemotron-3.5-asr-streaming-0.6b".
-        backend: "onnx", "torch", "mlx", "coreml", "mil" or "coreai"; None takes what fits: a bundle runs on its
+        backend: "onnx", "torch", "mlx", "coreml", "mil" or "coreai"; None takes what fits: a bundle runs on
+        its
             own runtime (a CoreML bundle by the MIL runner where there is no CoreML), a checkpoint on PyTorch.
         threads: CPU threads; None lets the runtime choose.
         workers, spin, affinity: of ONNX Runtime, see `nemostream.runtimes.onnx.OnnxRuntime`.
         revision: of a hub id: a commit, to be sure of what is loaded.
-        compute_units: where a CoreML or Core AI bundle runs on a Mac: "cpu", "gpu" or "neural-engine"; None is
+        compute_units: where a CoreML or Core AI bundle runs on a Mac: "cpu", "gpu" or "neural-engine"; None
+        is
             the Neural Engine for CoreML, and leaves the choice to Core AI.
 
     Raises:

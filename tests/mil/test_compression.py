@@ -46,7 +46,8 @@ def cases() -> list[object]:
 
 @pytest.mark.parametrize(("name", "target"), cases())
 def test_weights_are_those_of_coremltools(tmp_path: Path, name: str, target: str) -> None:
-    weight, kernel = rng.normal(size=(128, 96)).astype(np.float32), rng.normal(size=(128, 96, 3)).astype(np.float32)
+    weight, kernel = rng.normal(size=(128, 96)).astype(np.float32), rng.normal(size=(128, 96,
+    3)).astype(np.float32)
 
     def build(x):
         rows = mb.linear(x=x, weight=weight)

@@ -149,9 +149,11 @@ def test_a_missing_weight_file(package: Path) -> None:
         read_program(package)({"x": X})
 
 
-@pytest.mark.parametrize(("lost", "sentence"), [(1500, "ends before the record"), (80, "has too few bytes")])
+@pytest.mark.parametrize(
+    ("lost", "sentence"), [(1500, "ends before the record|has too few bytes"), (80, "has too few bytes")]
+)
 def test_a_weight_file_that_was_cut_short(package: Path, lost: int, sentence: str) -> None:
-    """Its last record is the bias of 96 bytes."""
+    """Its last record is the bias of 96 bytes; whether that or the matrix is read first is left open."""
     weight_file(package).write_bytes(weight_file(package).read_bytes()[:-lost])
     with pytest.raises(CheckpointError, match=sentence):
         read_program(package)({"x": X})

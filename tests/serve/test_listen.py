@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ import soxr
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from tests.serve.conftest import EXAMPLES, Running, mulaw, s16le
 from nemostream.audio import load_audio
+from tests.serve.conftest import EXAMPLES, Running, mulaw, s16le
 
 QUERY = "encoding=linear16&sample_rate=16000&endpointing=false"
 
@@ -63,7 +64,7 @@ def test_interim_results_grow_and_end_in_the_final(server, clip) -> None:
     messages = say(server, s16le(clip), 3200, QUERY + "&interim_results=true")
     texts = [m["channel"]["alternatives"][0]["transcript"] for m in messages if m["type"] == "Results"]
     assert len(texts) > 3
-    for before, after in zip(texts, texts[1:], strict=False):
+    for before, after in pairwise(texts):
         assert after.startswith(before)
     words = messages[-2]["channel"]["alternatives"][0]["words"]
     assert " ".join(word["punctuated_word"] for word in words) == texts[-1]
@@ -90,7 +91,11 @@ def test_endpointing_ends_utterances_by_itself(server, clip) -> None:
     quiet = np.zeros(32_000, np.float32)
     audio = s16le(np.concatenate([clip, quiet, clip, quiet]))
     messages = say(server, audio, 640, QUERY.replace("endpointing=false", "endpointing=300"))
-    spoken = [m for m in messages if m["type"] == "Results" and m["is_final"] and m["channel"]["alternatives"][0]["words"]]
+    spoken = [
+        m
+        for m in messages
+        if m["type"] == "Results" and m["is_final"] and m["channel"]["alternatives"][0]["words"]
+    ]
     assert len(spoken) >= 2
     assert spoken[0]["start"] + spoken[0]["duration"] < (len(clip) + len(quiet)) / 16_000
 
@@ -141,7 +146,7 @@ def test_a_lost_connection_is_taken_up_again(server, clip, expect) -> None:
         messages = results(socket)
     assert [m["sequence"] for m in messages] == list(range(seen + 1, seen + 1 + len(messages)))
     texts += [m["channel"]["alternatives"][0]["transcript"] for m in messages if m["type"] == "Results"]
-    for before, after in zip(texts, texts[1:], strict=False):
+    for before, after in pairwise(texts):
         assert after.startswith(before)
     assert texts[-1] == expected
 
@@ -154,7 +159,10 @@ def test_resuming_needs_a_session_and_no_gap(server, clip) -> None:
         socket.send(s16le(clip[:50_000]))
         session = json.loads(socket.recv())["metadata"]["session"]
         hang_up(socket)
-    with pytest.raises(InvalidStatus) as gap, connect(f"{server.ws}/v1/listen?session={session}&offset=100001"):
+    with (
+        pytest.raises(InvalidStatus) as gap,
+        connect(f"{server.ws}/v1/listen?session={session}&offset=100001"),
+    ):
         pass
     assert "100000 bytes have arrived" in gap.value.response.body.decode()
     server.wait_until_idle()  # the time to come back is over: the slot is free

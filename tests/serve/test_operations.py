@@ -72,7 +72,10 @@ def test_keys(clip) -> None:
             assert httpx.get(server.http + path).status_code == 401
         headers = {"Authorization": "Bearer other"}
         assert httpx.get(f"{server.http}/v1/models", headers=headers).status_code == 200
-        assert httpx.get(f"{server.http}/v1/models", headers={"Authorization": "Bearer wrong"}).status_code == 401
+        assert (
+            httpx.get(f"{server.http}/v1/models", headers={"Authorization": "Bearer wrong"}).status_code
+            == 401
+        )
         for protocol in ("listen?" + QUERY, "realtime"):
             with pytest.raises(InvalidStatus) as refused, connect(f"{server.ws}/v1/{protocol}"):
                 pass

@@ -20,7 +20,12 @@ if CHROMIUM is None and not os.environ.get("NEMOSTREAM_REQUIRE_BROWSER"):
 playwright_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 expect = playwright_api.expect
 
-QUIET_PAGE = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+QUIET_PAGE = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+]
 PATIENCE = 30_000
 
 

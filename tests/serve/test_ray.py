@@ -39,7 +39,6 @@ def cluster():
     ray.shutdown()
 
 
-
 def test_calls_spread_over_replicas_and_survive_each_other(cluster: int, clip, expect) -> None:
     audio = s16le(clip)
     expected = expect(audio, encoding="s16le")

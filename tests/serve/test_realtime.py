@@ -20,9 +20,15 @@ def session(server: Running) -> connect:
     return connect(f"{server.ws}/v1/realtime?intent=transcription", subprotocols=["realtime"])
 
 
-def update(socket: ClientConnection, form: dict | str, turns: dict | None = None, **transcription: str) -> None:
+def update(
+    socket: ClientConnection, form: dict | str, turns: dict | None = None, **transcription: str
+) -> None:
     given = {"format": form, "turn_detection": turns, "transcription": transcription}
-    socket.send(json.dumps({"type": "session.update", "session": {"type": "transcription", "audio": {"input": given}}}))
+    socket.send(
+        json.dumps(
+            {"type": "session.update", "session": {"type": "transcription", "audio": {"input": given}}}
+        )
+    )
 
 
 def events_until(socket: ClientConnection, kind: str) -> list[dict]:
@@ -95,7 +101,9 @@ def test_every_commit_is_answered_exactly_once(server, clip) -> None:
 def test_the_server_finds_the_turns(server, clip) -> None:
     quiet = np.zeros(24_000, np.float32)
     with session(server) as socket:
-        update(socket, {"type": "audio/pcm", "rate": 16_000}, {"type": "server_vad", "silence_duration_ms": 300})
+        update(
+            socket, {"type": "audio/pcm", "rate": 16_000}, {"type": "server_vad", "silence_duration_ms": 300}
+        )
         socket.send(s16le(np.concatenate([clip, quiet, clip, quiet])))
         first, second = (events_until(socket, PREFIX + "completed") for _ in range(2))
         assert first[-1]["transcript"]
@@ -129,7 +137,8 @@ def test_the_language_changes_between_utterances(server, clip, expect) -> None:
         '{"type": "input_audio_buffer.clear"}',
         '{"type": "session.update"}',
         '{"type": "session.update", "session": {"audio": {"input": {"format": "mp3"}}}}',
-        '{"type": "session.update", "session": {"audio": {"input": {"format": {"type": "audio/pcm", "rate": 5}}}}}',
+        '{"type": "session.update", "session": {"audio": {"input": {"format": {"type": "audio/pcm"'
+        ', "rate": 5}}}}}',
         '{"type": "session.update", "session": {"audio": {"input": {"turn_detection": 5}}}}',
         '{"type": "session.update", "session": {"audio": 5}}',
     ],

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from nemostream.load_test.search import Level
 
 _DESCRIPTION = """\
-Make telephone calls to a server: 8 kHz mu-law in packets of 20 ms, in real time, from a process of its own over
-real sockets. Each call says one recording after another with a pause between; when a recording ends, the final
-text is asked for, and the time until it comes is the lag. One call alone comes first: its lag and its texts are
-what the others are held against. Without --url the server is started here, and its CPU and memory are watched.
+Make telephone calls to a server: 8 kHz mu-law in packets of 20 ms, in real time, from a process of its own
+over real sockets. Each call says one recording after another with a pause between; when a recording ends,
+the final text is asked for, and the time until it comes is the lag. One call alone comes first: its lag and
+its texts are what the others are held against. Without --url the server is started here, and its CPU and
+memory are watched.
 """
 
 
@@ -40,7 +41,11 @@ def add_calls(
     parser.add_argument("-l", "--language", help="of the calls")
     parser.add_argument("--latency", type=int, metavar="MS", help="of the calls")
     parser.add_argument(
-        "--calls", type=int, nargs="+", metavar="N", help="these numbers; default: search for the largest that holds"
+        "--calls",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="these numbers; default: search for the largest that holds",
     )
     parser.add_argument("--most", type=int, default=512, metavar="N", help="of the search; default: 512")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each call, at least; default: 30")
@@ -97,7 +102,9 @@ def run(arguments: argparse.Namespace) -> int:
     print(to_markdown(levels), end="")
     print(f"\n{largest} calls hold.")
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps([level.to_json() for level in levels], indent=1), encoding="utf-8")
+        arguments.json.write_text(
+            json.dumps([level.to_json() for level in levels], indent=1), encoding="utf-8"
+        )
     if arguments.plot is not None:
         plot({arguments.model: levels}, arguments.plot)
     return 0

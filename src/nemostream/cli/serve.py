@@ -10,8 +10,8 @@ _DESCRIPTION = """\
 Serve a model: many live calls at once, files, and a web page. Protocols: OpenAI's transcriptions and realtime
 transcription, Deepgram's live messages, Twilio Media Streams, Wyoming. See docs/server.md.
 
-Settings come from, the last wins: defaults, --config FILE (TOML), the environment (NEMOSTREAM_SERVE_PORT=9000),
-flags.
+Settings come from, the last wins: defaults, --config FILE (TOML), the environment
+(NEMOSTREAM_SERVE_PORT=9000), flags.
 """
 
 

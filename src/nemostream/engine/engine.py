@@ -112,11 +112,13 @@ class Engine:
             )
             shared = [row for row, stream in enumerate(streams) if stream.decoder is None]
             results: list[TokenFrames] = [[] for _ in streams]
-            groups: list[tuple[Decoder, list[int]]] = [(self._decoder, shared)] if shared else []
+            groups: list[tuple[Decoder | GreedyDecoder, list[int]]] = (
+                [(self._decoder, shared)] if shared else []
+            )
             own = [
                 (stream.decoder, [row]) for row, stream in enumerate(streams) if stream.decoder is not None
             ]
-            for decoder, rows in groups + own:
+            for decoder, rows in [*groups, *own]:
                 hypotheses = [streams[row].hypothesis for row in rows]
                 tokens = decoder.decode(
                     [slots[row] for row in rows], hypotheses, encoded[rows], lengths[rows]

@@ -103,7 +103,7 @@ class _EncoderGraph:
                 x = self._pointwise(x, f"{name}.pointwise", pointwise, bins)
             x = self._mask_time(graph.op("Relu", x), start, lengths)
         x = graph.op("Reshape", x, graph.constant([-1, bins * channels]))
-        weight = stem.linear.weight.unflatten(1, (channels, bins)).transpose(1, 2).flatten(1)
+        weight = stem.linear.weight.reshape(-1, channels, bins).transpose(1, 2).flatten(1)
         coarse = self.linear.weights == "int4"
         bias, name = stem.linear.bias, "encoder.subsampling.linear"
         return self.linear.add(x, name, weight, bias, least=0.0, precise=coarse), lengths

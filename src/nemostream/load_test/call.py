@@ -149,7 +149,12 @@ class Listen:
 
     def __init__(self, url: str, options: dict[str, str], api_key: str | None = None) -> None:
         """``url`` like ``ws://127.0.0.1:8000``; ``options`` are query parameters such as ``language``."""
-        query = {"encoding": "mulaw", "sample_rate": "8000", "interim_results": "true", "endpointing": "false"}
+        query = {
+            "encoding": "mulaw",
+            "sample_rate": "8000",
+            "interim_results": "true",
+            "endpointing": "false",
+        }
         pairs = "&".join(f"{key}={value}" for key, value in (query | options).items())
         self._url = f"{url}/v1/listen?{pairs}"
         self._headers = {"Authorization": f"Token {api_key}"} if api_key else {}

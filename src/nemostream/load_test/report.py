@@ -66,7 +66,9 @@ def plot(series: dict[str, Sequence[Level]], path: Path) -> None:
         calls = [level.calls for level in levels]
         (line,) = axes.plot(calls, [level.lag[1] for level in levels], marker="o", label=f"{name}, p95")
         axes.plot(calls, [level.lag[0] for level in levels], color=line.get_color(), alpha=0.4, linestyle=":")
-        axes.axhline(levels[0].lag[1] + 1000 * ALLOWED_SECONDS, color=line.get_color(), linestyle="--", lw=0.8)
+        axes.axhline(
+            levels[0].lag[1] + 1000 * ALLOWED_SECONDS, color=line.get_color(), linestyle="--", lw=0.8
+        )
     axes.set(xlabel="calls at once", ylabel="last packet to final text, ms", xscale="log", yscale="log")
     axes.legend()
     figure.savefig(path)

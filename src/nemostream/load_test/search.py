@@ -68,9 +68,7 @@ class Level:
 class LoadTest:
     """Runs levels against one server and remembers what each recording's text is when it is alone."""
 
-    def __init__(
-        self, plan: Plan, *, pid: int | None = None, generator: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, *, pid: int | None = None, generator: Sequence[str] | None = None) -> None:
         """Prepare.
 
         Args:
@@ -87,7 +85,9 @@ class LoadTest:
     def alone(self) -> Level:
         """Run one call through every recording; its texts are what all later levels are held against."""
         total = len(self._plan.recordings)
-        records, usage = self._run(replace(self._plan, calls=1, seconds=max(self._plan.seconds, self._all_once)))
+        records, usage = self._run(
+            replace(self._plan, calls=1, seconds=max(self._plan.seconds, self._all_once))
+        )
         for item in records[0]["heard"]:
             self._texts.setdefault(item["utterance"], item["text"])
         level = self._level(1, records, usage)

@@ -128,8 +128,8 @@ class Program:
     def _execute(self, operation: _Operation, values: dict[str, Array]) -> list[Array]:
         if operation.kind not in OPERATIONS:
             raise BackendError(
-                f"{self.name} has the operation {operation.kind!r}, which the MIL runner does not know; it knows "
-                f"{', '.join(sorted(OPERATIONS))}."
+                f"{self.name} has the operation {operation.kind!r}, which the MIL runner does not know; "
+                f"it knows {', '.join(sorted(OPERATIONS))}."
             )
         arguments: dict[str, Any] = {}
         for parameter, source in operation.arguments.items():

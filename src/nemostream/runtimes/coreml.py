@@ -64,7 +64,8 @@ def dense(value: Any) -> NDArray[Any]:
     """An output as an array whose numbers lie one after the other, whatever strides it came with.
 
     Args:
-        value: a numpy array, or an object with flat ``data``, ``shape`` and ``strides``, these counted in numbers, as an ``MLMultiArray`` has them.
+        value: a numpy array, or an object with flat ``data``, ``shape`` and ``strides``, these counted in
+            numbers, as an ``MLMultiArray`` has them.
     """
     if isinstance(value, np.ndarray):
         return np.ascontiguousarray(value)

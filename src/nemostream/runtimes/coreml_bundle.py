@@ -229,7 +229,8 @@ class CoreMlBundleRuntime:
             return frames
         if self._host_projection is not None:
             weight, bias = self._host_projection
-            return np.add(frames @ weight.T, bias)
+            on_host: Float32 = frames @ weight.T + bias
+            return on_host
         inputs: Arrays = {"encoder": encoded}
         if self.config.has_prompt:
             inputs[PROMPT_ID] = np.array([prompt_id])

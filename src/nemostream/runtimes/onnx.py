@@ -92,8 +92,8 @@ class OnnxRuntime:
             threads = default_threads() if workers == 1 else 1
         if affinity is not None and threads == 1:
             raise BackendError(
-                "An affinity is for the threads after the first, and there is only one; ask for more threads, "
-                "or start the program with taskset."
+                "An affinity is for the threads after the first, and there is only one; ask for more "
+                "threads, or start the program with taskset."
             )
         self.tokenizer = Tokenizer.from_tokens_txt(folder / TOKENS, self.config.vocab_size)
         options = _session_options(threads, spin, affinity)

@@ -44,7 +44,9 @@ def create_app(config: ServeConfig) -> Starlette:
 
     async def health(_: Request) -> Response:
         alive = server.scheduler.alive
-        return JSONResponse({"status": "ok" if alive else "the model's thread has died"}, 200 if alive else 500)
+        return JSONResponse(
+            {"status": "ok" if alive else "the model's thread has died"}, 200 if alive else 500
+        )
 
     async def ready(_: Request) -> Response:
         return JSONResponse({"ready": server.ready}, 200 if server.ready else 503)

@@ -1,8 +1,9 @@
 """`Call`: one channel of one conversation, from bytes to results.
 
-The event loop puts audio and requests into its queue (`feed`, `mark`, `end`); the scheduler's thread takes them
-out in order (`advance`), and turns events into news (`hear`). A mark, a client's request for the final text of all
-that it sent, ends the session, which flushes the look-ahead exactly, and the next audio begins a new one.
+The event loop puts audio and requests into its queue (`feed`, `mark`, `end`); the scheduler's thread takes
+them out in order (`advance`), and turns events into news (`hear`). A mark, a client's request for the final
+text of all that it sent, ends the session, which flushes the look-ahead exactly, and the next audio begins
+a new one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from nemostream.engine.session import Session
 from nemostream.results import Event, Token, Word
 from nemostream.text.tokenizer import SPACE
 from nemostream.text.words import words_of
-
 
 _CLOSING = ".,?!;:…。、，？！"
 
@@ -119,7 +119,8 @@ class Call:
         self.due_since = self.stepped_since = time.monotonic()
         self._notify = notify
         self._queue: deque[bytes | _Mark | _Language | _End] = deque()
-        # each counter is written by one thread only: what was put in by the event loop, what was taken by the other
+        # each counter is written by one thread only: what was put in by the event loop, what was taken out by
+        # the model's
         self._fed = self._taken = 0  # bytes
         self._asked = self._answered = 0  # marks and ends
         self._wanted = 0  # bytes that would complete a chunk

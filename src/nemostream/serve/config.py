@@ -17,7 +17,8 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """Everything that can be set; a file names the fields, the environment ``NEMOSTREAM_SERVE_`` and the field.
+    """Everything that can be set; a file names the fields, the environment ``NEMOSTREAM_SERVE_`` and the
+    field.
 
     Attributes:
         model: what `nemostream.load` takes.
@@ -82,23 +83,42 @@ class ServeConfig:
             try:
                 lines = Path(self.api_keys_file).read_text(encoding="utf-8").split()
             except OSError as error:
-                raise ConfigError(f"{self.api_keys_file}: the key file can't be read ({error.strerror}).") from error
+                raise ConfigError(
+                    f"{self.api_keys_file}: the key file can't be read ({error.strerror})."
+                ) from error
             if not lines:
                 raise ConfigError(f"{self.api_keys_file} has no key; one a line was expected.")
             config = replace(config, api_keys=(*self.api_keys, *lines), api_keys_file=None)
         if config.host not in LOOPBACK and not config.api_keys and not config.open:
             raise ConfigError(
-                f"Listening on {config.host} would let everybody on the network use this server; set api_keys, "
+                f"Listening on {config.host} would let everybody on the network use this server; set "
+                "api_keys, "
                 "or open = true if that is meant."
             )
-        for name in ("max_slots", "max_batch", "max_upload_mb", "max_message_kb", "idle_seconds", "queue_seconds"):
+        for name in (
+            "max_slots",
+            "max_batch",
+            "max_upload_mb",
+            "max_message_kb",
+            "idle_seconds",
+            "queue_seconds",
+        ):
             if getattr(config, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(config, name)}; a positive number was expected.")
-        for name in ("port", "slots", "gather_ms", "resume_seconds", "connections_per_minute", "drain_seconds"):
+        for name in (
+            "port",
+            "slots",
+            "gather_ms",
+            "resume_seconds",
+            "connections_per_minute",
+            "drain_seconds",
+        ):
             if getattr(config, name) < 0:
                 raise ConfigError(f"{name} is {getattr(config, name)}; 0 or more was expected.")
         if config.log_level not in ("debug", "info", "warning", "error"):
-            raise ConfigError(f"log_level is {config.log_level!r}; debug, info, warning or error was expected.")
+            raise ConfigError(
+                f"log_level is {config.log_level!r}; debug, info, warning or error was expected."
+            )
         return config
 
 

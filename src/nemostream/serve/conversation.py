@@ -4,9 +4,9 @@ A subclass is a protocol: it turns messages into `Call`s' audio and requests, an
 class has what all share: admission, limits, a bounded queue of outgoing messages, and resumption.
 
 **Resumption.** Every message has a ``sequence``, and the first one names the ``session``. Whoever lost the
-connection connects again with ``?session=ID&received=SEQUENCE&offset=BYTES``: the last sequence that arrived, and
-how many bytes of audio come before the first that will be sent. Messages after that are sent again, bytes that had
-arrived are skipped, and nothing is lost or said twice.
+connection connects again with ``?session=ID&received=SEQUENCE&offset=BYTES``: the last sequence that
+arrived, and how many bytes of audio come before the first that will be sent. Messages after that are sent
+again, bytes that had arrived are skipped, and nothing is lost or said twice.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import logging
 import secrets
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -191,7 +192,9 @@ class Conversation:
                 f"offset is {offset}, but {conversation._received} bytes have arrived; send again from there."
             )
         if received < oldest - 1 or received > conversation._sequence:
-            raise Problem(f"received is {received}, but the messages kept are {oldest} to {conversation._sequence}.")
+            raise Problem(
+                f"received is {received}, but the messages kept are {oldest} to {conversation._sequence}."
+            )
         conversation._skip = conversation._received - offset
         conversation._sent = received
         server.metrics.resumed.inc()
@@ -297,7 +300,7 @@ def _parse(text: str) -> dict[str, Any]:
     return message
 
 
-def with_latency(options: CallOptions, query: QueryParams) -> CallOptions:
+def with_latency(options: CallOptions, query: Mapping[str, str]) -> CallOptions:
     """Apply the parameters that all protocols have: ``language`` and ``latency``.
 
     Raises:

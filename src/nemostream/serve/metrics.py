@@ -20,7 +20,10 @@ class Metrics:
         )
         self.resumed = Counter("nemostream_resumed", "Conversations taken up again.", registry=registry)
         self.refused = Counter(
-            "nemostream_refused", "Calls turned away: full, late, draining, key, rate.", ["reason"], registry=registry
+            "nemostream_refused",
+            "Calls turned away: full, late, draining, key, rate.",
+            ["reason"],
+            registry=registry,
         )
         self.batch_size = Histogram(
             "nemostream_batch_size", "Calls in one encoder step.", buckets=_BATCH, registry=registry

@@ -1,7 +1,8 @@
 """The same application as Ray Serve replicas: one model each, WebSockets that stay where they began.
 
-Ray's proxy sends a new conversation to the replica with the fewer ones of two, so that free slots fill evenly, and
-starts and stops replicas by their number. A replica that has no slot refuses by itself, as a single server does.
+Ray's proxy sends a new conversation to the replica with the fewer ones of two, so that free slots fill
+evenly, and starts and stops replicas by their number. A replica that has no slot refuses by itself, as a
+single server does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from ray import serve
 from nemostream.serve.app import create_app
 from nemostream.serve.config import ServeConfig
 
-_SPARE_REQUESTS = 32  # a replica that is full must still hear calls, to refuse them, and requests that need no slot
+_SPARE_REQUESTS = (
+    32  # a replica that is full must still hear calls, to refuse them, and requests that need no slot
+)
 _BUSY_SHARE = 0.7  # of the slots of a replica: above it another one is started
 _HEALTH_SECONDS = 5.0
 NAME = "nemostream"
@@ -26,8 +29,8 @@ def application(config: ServeConfig, replicas: int, fewest: int = 1) -> serve.Ap
     """Return what `ray.serve.run` takes.
 
     Args:
-        config: of every replica; its ``slots`` should be set, since Ray has to know them before a replica measures.
-        replicas: the most.
+        config: of every replica; its ``slots`` should be set, since Ray has to know them before a replica
+        measures. replicas: the most.
         fewest: that always run.
     """
     slots = config.slots or config.max_slots
@@ -49,7 +52,8 @@ def application(config: ServeConfig, replicas: int, fewest: int = 1) -> serve.Ap
     class Replica:
         """One server; everything is in the application."""
 
-    return Replica.bind()
+    bound: serve.Application = Replica.bind()  # type: ignore[attr-defined]
+    return bound
 
 
 def run_replicas(config: ServeConfig, replicas: int) -> None:
@@ -65,5 +69,5 @@ def run_replicas(config: ServeConfig, replicas: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     stop.wait()
-    serve.shutdown()
+    serve.shutdown()  # type: ignore[no-untyped-call]
     ray.shutdown()

@@ -22,12 +22,14 @@ _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskN
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, message, and what a call gave as ``extra``; never audio or text."""
+    """One JSON object a line: time, level, message, and what a call gave as ``extra``; never audio or
+    text."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as a line."""
         line: dict[str, object] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{record.msecs:03.0f}Z",
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{record.msecs:03.0f}Z",
             "level": record.levelname.lower(),
             "message": record.getMessage(),
         }
@@ -63,7 +65,9 @@ def run_server(config: ServeConfig) -> None:
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
     # uvicorn takes an answer instead of a handshake, which is how calls are refused, for a fault
-    logging.getLogger("uvicorn.error").addFilter(lambda record: "completing handshake" not in record.getMessage())
+    logging.getLogger("uvicorn.error").addFilter(
+        lambda record: "completing handshake" not in record.getMessage()
+    )
     server, listener = uvicorn_server(config, create_app(config))
     logging.getLogger("nemostream.serve").info(
         "listening", extra={"host": config.host, "port": listener.getsockname()[1]}
@@ -84,7 +88,8 @@ def uvicorn_server(config: ServeConfig, app: ASGIApp) -> tuple[uvicorn.Server, s
         listener.bind((config.host, config.port))
     except OSError as error:
         raise BackendError(
-            f"{config.host}:{config.port} can't be used ({error.strerror}); choose another with --port or --host."
+            f"{config.host}:{config.port} can't be used ({error.strerror}); choose another with "
+            "--port or --host."
         ) from error
     settings = uvicorn.Config(
         app,

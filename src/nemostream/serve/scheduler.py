@@ -1,8 +1,8 @@
 """`Scheduler`: one thread owns the model and steps the chunks of many calls together.
 
 The event loop only appends bytes to a call's queue. The thread wakes when a call has a whole chunk, waits a
-moment for others as long as nobody is late, and takes one chunk of each, the oldest first, in one step. While it
-computes, more chunks arrive, so that batches grow with the load by themselves.
+moment for others as long as nobody is late, and takes one chunk of each, the oldest first, in one step.
+While it computes, more chunks arrive, so that batches grow with the load by themselves.
 """
 
 from __future__ import annotations
@@ -134,13 +134,17 @@ class Scheduler:
                 log.exception("step failed")
                 for call in batch:
                     call.cancel()
-                self._deliver([(call, News(error=f"The model failed: {error}", ended=True)) for call in batch])
+                self._deliver(
+                    [(call, News(error=f"The model failed: {error}", ended=True)) for call in batch]
+                )
 
     def _next_batch(self) -> list[Call] | None:
         """Wait for work and return the calls that have some, the longest waiting first; None to stop."""
         while not self._stopped:
             now = time.monotonic()
-            due = sorted((call.due_since, number, call) for number, call in enumerate(self._calls) if call.is_due)
+            due = sorted(
+                (call.due_since, number, call) for number, call in enumerate(self._calls) if call.is_due
+            )
             if not due:
                 self._wake.wait()
                 continue

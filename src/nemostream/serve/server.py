@@ -111,7 +111,9 @@ class Server:
     def default_options(self) -> CallOptions:
         """Options of a call that asks for nothing."""
         return CallOptions(
-            language=self.config.language, latency=self.config.latency, queue_seconds=self.config.queue_seconds
+            language=self.config.language,
+            latency=self.config.latency,
+            queue_seconds=self.config.queue_seconds,
         )
 
     def describe(self) -> dict[str, object]:
@@ -125,7 +127,9 @@ class Server:
             "owned_by": "nemostream",
             "languages": sorted(config.prompts) or [config.default_language],
             "language": self.config.language or config.default_language,
-            "latencies": [80 * (context[1] + 1) for context in sorted(config.att_context_sizes, key=lambda c: c[1])],
+            "latencies": [
+                80 * (context[1] + 1) for context in sorted(config.att_context_sizes, key=lambda c: c[1])
+            ],
             "latency": 80 * (right + 1),
         }
 

@@ -28,7 +28,8 @@ class Port:
         arithmetic: in what it computes.
         decoder: "staged" if predictor and joint can be compared one by one; "joined" if only the logits of
             both together can, on frames of the port itself; "tokens" if it gives no logits.
-        exact_end: False if a stream's last, shorter call can't be exact, since the graph does not take its length.
+        exact_end: False if a stream's last, shorter call can't be exact, since the graph does not take its
+            length.
     """
 
     source: str

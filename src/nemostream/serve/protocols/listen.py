@@ -48,7 +48,8 @@ class Listen(Conversation):
                 call.set_language(language)
         elif kind != "KeepAlive":
             raise Problem(
-                f"The message type {kind!r} is unknown; KeepAlive, Finalize, CloseStream or Configure was expected."
+                f"The message type {kind!r} is unknown; KeepAlive, Finalize, CloseStream or "
+                "Configure was expected."
             )
 
     async def on_audio(self, audio: bytes) -> None:
@@ -64,7 +65,10 @@ class Listen(Conversation):
         self._duration = max(self._duration, result.end)
         if not result.final and not self._interim:
             return
-        alternative: dict[str, Any] = {"transcript": result.text, "words": [_word(word) for word in result.words]}
+        alternative: dict[str, Any] = {
+            "transcript": result.text,
+            "words": [_word(word) for word in result.words],
+        }
         known = [word.confidence for word in result.words if word.confidence is not None]
         alternative["confidence"] = sum(known) / len(known) if known else 0.0
         if result.language is not None:
@@ -126,7 +130,9 @@ def listen_options(options: CallOptions, query: Any) -> CallOptions:
         )
     channels = whole_number("channels", query.get("channels", "1"))
     if channels > 1 and not _flag(query.get("multichannel", "false"), "multichannel"):
-        raise Problem(f"channels is {channels}; multichannel=true was expected with it, one transcript a channel.")
+        raise Problem(
+            f"channels is {channels}; multichannel=true was expected with it, one transcript a channel."
+        )
     if not 1 <= channels <= 8:
         raise Problem(f"channels is {channels}; 1 to 8 was expected.")
     options = replace(

@@ -1,7 +1,7 @@
 """``/v1/realtime``: transcription sessions with the messages of OpenAI's Realtime API.
 
-Beyond it: audio may come as binary messages, ``rate`` may be any from 8000 to 48000 Hz, and ``?latency=`` chooses
-the look-ahead.
+Beyond it: audio may come as binary messages, ``rate`` may be any from 8000 to 48000 Hz, and ``?latency=``
+chooses the look-ahead.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """``POST /v1/audio/transcriptions`` and ``GET /v1/models``, as OpenAI has them.
 
-A file is one more call of the scheduler, which takes several chunks of it in a step when live calls leave time.
+A file is one more call of the scheduler, which takes several chunks of it in a step when live calls leave
+time.
 """
 
 from __future__ import annotations
@@ -194,7 +195,9 @@ def _answer(
             {"id": number, "start": round(s.start, 3), "end": round(s.end, 3), "text": s.text}
             for number, s in enumerate(segments_of(transcript))
         ]
-        words = [{"word": w.text, "start": round(w.start, 3), "end": round(w.end, 3)} for w in transcript.words]
+        words = [
+            {"word": w.text, "start": round(w.start, 3), "end": round(w.end, 3)} for w in transcript.words
+        ]
         body = {
             "task": "transcribe",
             "language": transcript.language,

@@ -1,8 +1,8 @@
 """``/v1/twilio``: Twilio Media Streams, 20 ms of 8 kHz mu-law in each JSON message.
 
-Twilio reads nothing but commands from this socket, so results go two ways: as ``transcript`` events on the socket,
-for a program that sits between, and as Server-Sent Events from ``/v1/twilio/STREAM_SID``, for everybody else. A
-``<Stream>`` can't set headers: with API keys, give one as its custom parameter ``api_key``.
+Twilio reads nothing but commands from this socket, so results go two ways: as ``transcript`` events on the
+socket, for a program that sits between, and as Server-Sent Events from ``/v1/twilio/STREAM_SID``, for
+everybody else. A ``<Stream>`` can't set headers: with API keys, give one as its custom parameter ``api_key``.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class Twilio(Conversation):
             "start": round(result.start, 3),
             "end": round(result.end, 3),
             "language": result.language,
-            "words": [{"word": w.text, "start": round(w.start, 3), "end": round(w.end, 3)} for w in result.words],
+            "words": [
+                {"word": w.text, "start": round(w.start, 3), "end": round(w.end, 3)} for w in result.words
+            ],
         }
         self.send(event)
         _publish(self.server, self._sid, event)
