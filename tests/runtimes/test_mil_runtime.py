@@ -286,7 +286,8 @@ class PaddedOutput:
 
     def __init__(self, array: np.ndarray) -> None:
         self.shape = array.shape
-        room = np.full((*array.shape[:-1], 32), np.nan, array.dtype)
+        width = -(-array.shape[-1] // 32) * 32 if array.ndim else 1
+        room = np.full((*array.shape[:-1], width), 77, array.dtype)
         room[..., : array.shape[-1]] = array
         self.data = room.reshape(-1)
         self.strides = [int(np.prod(room.shape[axis + 1 :])) for axis in range(array.ndim)]

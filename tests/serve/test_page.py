@@ -78,11 +78,11 @@ def test_live_captions_grow(page, model) -> None:
     captions = page.get_by_role("region", name="Captions")
     expect(captions).not_to_be_empty(timeout=PATIENCE)
     lengths, levels = [], []
-    for _ in range(40):
+    for _ in range(100):
         lengths.append(len(captions.inner_text()))
         levels.append(page.get_by_label("Level").evaluate("meter => meter.value"))
         page.wait_for_timeout(250)
-        if len(words(captions.inner_text())) >= len(expected):
+        if len(words(captions.inner_text())) >= 2 * len(expected):  # more than one whole round
             break
     assert sorted(set(lengths)) == list(dict.fromkeys(lengths)), "text was taken back"
     assert len(set(lengths)) > 2, "text came at once, not as it was spoken"
