@@ -68,7 +68,7 @@ def load(
     bundle = embedded_bundle() if str(model) == EMBEDDED_MODEL else Path(model)
     chosen = {"workers": workers, "spin": spin or None, "affinity": affinity}
     settings = {name: value for name, value in chosen.items() if value is not None}
-    if settings and (backend not in (None, "onnx") or not _is_onnx(bundle)):
+    if settings and (backend not in (None, "onnx") or not is_onnx(model)):
         raise BackendError(
             f"{next(iter(settings))} is a setting of ONNX Runtime, which does not run {model}; leave it out."
         )
@@ -93,7 +93,9 @@ def load(
     return Model(_checkpoint_runtime(model, backend, threads, revision))
 
 
-def _is_onnx(bundle: Path) -> bool:
+def is_onnx(model: str | Path) -> bool:
+    """True if `load` would take ONNX Runtime for this model by itself."""
+    bundle = embedded_bundle() if str(model) == EMBEDDED_MODEL else Path(model)
     return (bundle / "manifest.json").is_file() and read_manifest(bundle, verify=False).runtime == "onnx"
 
 

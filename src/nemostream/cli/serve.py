@@ -30,6 +30,7 @@ def add_parser(
     parser.add_argument("-m", "--model", help="model; default: tiny")
     parser.add_argument("--backend", help="runtime; default: what fits the model")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads")
+    parser.add_argument("--workers", type=int, metavar="N", help="threads for a batch; default: one a core")
     parser.add_argument("--latency", type=int, metavar="MS", help="of calls that ask for none")
     parser.add_argument("-l", "--language", help="of calls that ask for none")
     parser.add_argument("--host", help="address; default: 127.0.0.1, this machine only")

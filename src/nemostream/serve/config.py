@@ -23,7 +23,9 @@ class ServeConfig:
     Attributes:
         model: what `nemostream.load` takes.
         backend: runtime; None: what fits the model.
-        threads: CPU threads of the model.
+        threads: CPU threads inside the model's operators.
+        workers: of ONNX Runtime: threads that a batch is divided over; None: one a core, unless ``threads``
+            is set.
         latency: of calls that ask for none, in milliseconds; None is the model's default.
         language: of calls that ask for none; None is the model's default.
         host: address to listen on; other than loopback only with API keys, or ``open`` set.
@@ -50,6 +52,7 @@ class ServeConfig:
     model: str = "tiny"
     backend: str | None = None
     threads: int | None = None
+    workers: int | None = None
     latency: int | None = None
     language: str | None = None
     host: str = "127.0.0.1"

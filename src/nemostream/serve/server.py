@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 import nemostream
 from nemostream.engine.model import Model
+from nemostream.loading import is_onnx
 from nemostream.serve.access import Access
 from nemostream.serve.call import Call, CallOptions, News
 from nemostream.serve.config import ServeConfig
@@ -135,7 +137,15 @@ class Server:
 
     def _load(self) -> tuple[Model, int]:
         config = self.config
-        model = nemostream.load(config.model, backend=config.backend, threads=config.threads)
+        workers = config.workers
+        if (
+            workers is None
+            and config.threads is None
+            and is_onnx(config.model)
+            and config.backend in (None, "onnx")
+        ):
+            workers = os.cpu_count()
+        model = nemostream.load(config.model, backend=config.backend, threads=config.threads, workers=workers)
         model.config.prompt_id(config.language)
         measured = measure_slots(model, config.latency, config.slots or config.max_slots)  # warms up as well
         return model, config.slots or measured
