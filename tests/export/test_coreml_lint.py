@@ -12,8 +12,8 @@ from nemostream.export.coreml.package import Operation, Package, TensorType, rea
 
 ct = pytest.importorskip("coremltools", reason="the extra coreml is not installed")
 
-from coremltools.converters.mil import Builder as mb  # noqa: E402
-from coremltools.converters.mil.mil import get_new_symbol, types  # noqa: E402
+from coremltools.converters.mil import Builder as mb
+from coremltools.converters.mil.mil import get_new_symbol, types
 
 IOS18 = ct.target.iOS18
 

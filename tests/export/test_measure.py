@@ -14,8 +14,8 @@ from nemostream.checkpoints.bundle import read_manifest
 from nemostream.checkpoints.checkpoint import Checkpoint
 from nemostream.errors import LanguageError
 from nemostream.evaluate.manifest import ManifestError
-from nemostream.export.linear import Weights
 from nemostream.export import measure
+from nemostream.export.linear import Weights
 from nemostream.export.measure import compare, record_error
 from tests.bundles import random_bundle
 from tests.models import small_checkpoint, small_config

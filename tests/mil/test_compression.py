@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-warnings.filterwarnings("ignore")
-ct = pytest.importorskip("coremltools", reason="the extra `coreml` is not installed")
-import coremltools.optimize.coreml as cto  # noqa: E402
-from coremltools.converters.mil import Builder as mb  # noqa: E402
+ct = pytest.importorskip("coremltools", reason="the extra coreml is not installed")
+import coremltools.optimize.coreml as cto
+from coremltools.converters.mil import Builder as mb
 
 from nemostream.mil import read_program
 
@@ -20,7 +19,9 @@ SMALL = 0  # compress every weight, however small
 CONFIGS = {
     "int8": cto.OpLinearQuantizerConfig(mode="linear_symmetric", weight_threshold=SMALL),
     "int8 affine": cto.OpLinearQuantizerConfig(mode="linear", dtype="uint8", weight_threshold=SMALL),
-    "int8 in blocks": cto.OpLinearQuantizerConfig(granularity="per_block", block_size=16, weight_threshold=SMALL),
+    "int8 in blocks": cto.OpLinearQuantizerConfig(
+        granularity="per_block", block_size=16, weight_threshold=SMALL
+    ),
     "int4 in blocks": cto.OpLinearQuantizerConfig(
         dtype="int4", granularity="per_block", block_size=16, weight_threshold=SMALL
     ),
@@ -34,8 +35,6 @@ CONFIGS = {
     ),
 }
 OLD = {"int8", "int8 affine", "6 bits uniform", "8 bits kmeans"}  # what iOS 17 and before can hold
-
-
 FAST = {"int8", "6 bits uniform"}
 
 
@@ -46,10 +45,11 @@ def cases() -> list[object]:
 
 @pytest.mark.parametrize(("name", "target"), cases())
 def test_weights_are_those_of_coremltools(tmp_path: Path, name: str, target: str) -> None:
-    weight, kernel = rng.normal(size=(128, 96)).astype(np.float32), rng.normal(size=(128, 96,
-    3)).astype(np.float32)
+    """The same outputs bit for bit, whether results are rounded to fp16 or not: weights always are."""
+    weight = rng.normal(size=(128, 96)).astype(np.float32)
+    kernel = rng.normal(size=(128, 96, 3)).astype(np.float32)
 
-    def build(x):
+    def build(x: Any) -> Any:
         rows = mb.linear(x=x, weight=weight)
         columns = mb.conv(x=mb.transpose(x=x, perm=[0, 2, 1]), weight=kernel, pad_type="same")
         return mb.add(x=mb.transpose(x=columns, perm=[0, 2, 1]), y=rows)
@@ -61,11 +61,14 @@ def test_weights_are_those_of_coremltools(tmp_path: Path, name: str, target: str
     quantize = cto.linear_quantize_weights if name.startswith("int") else cto.palettize_weights
     compressed = quantize(model, config)
     x = rng.normal(size=(1, 5, 96)).astype(np.float32)
-    outputs = []
+    outputs: dict[bool, list[Any]] = {True: [], False: []}
     for stage, each in (("compressed", compressed), ("decompressed", cto.decompress_weights(compressed))):
         path = tmp_path / f"{stage}.mlpackage"
         each.save(str(path))
-        read = read_program(path)
-        assert bool(read.compressed) == (stage == "compressed")
-        outputs.append(next(iter(read({"x": x}).values())))
-    np.testing.assert_array_equal(*outputs)
+        for fp16, found in outputs.items():
+            read = read_program(path, fp16=fp16)
+            assert bool(read.compressed) == (stage == "compressed")
+            found += read({"x": x}).values()
+    for found in outputs.values():
+        np.testing.assert_array_equal(*found)
+    assert not np.array_equal(outputs[True][0], outputs[False][0])

@@ -14,9 +14,12 @@ from numpy.lib.stride_tricks import as_strided
 
 pytest.importorskip("coremltools", reason="the extra coreml is not installed")
 
+from nemostream.engine.model import Model
 from nemostream.errors import BackendError
 from nemostream.runtimes import coreml
 from nemostream.runtimes.coreml import CoreMlRuntime, dense, placement
+from nemostream.runtimes.coreml_contract import Graph
+from nemostream.runtimes.mil import MilRuntime
 from tests.coreml_bundles import small_coreml_bundle
 
 UNITS = SimpleNamespace(CPU_ONLY="CPU_ONLY", CPU_AND_GPU="CPU_AND_GPU", CPU_AND_NE="CPU_AND_NE", ALL="ALL")
@@ -129,3 +132,47 @@ def test_numpy_arrays_with_padded_rows_become_dense(dtype: type) -> None:
     found = dense(padded)
     assert found.flags.c_contiguous
     assert np.array_equal(found.reshape(-1), np.arange(1024 * 7) % 2048)
+
+
+class PaddedOutput:
+    """An output as the Neural Engine gives it: rows padded to 32 numbers."""
+
+    def __init__(self, array: Any) -> None:
+        self.shape = array.shape
+        width = -(-array.shape[-1] // 32) * 32 if array.ndim else 1
+        room = np.full((*array.shape[:-1], width), 77, array.dtype)
+        room[..., : array.shape[-1]] = array
+        self.data = room.reshape(-1)
+        self.strides = [int(np.prod(room.shape[axis + 1 :])) for axis in range(array.ndim)]
+
+
+def test_outputs_are_read_by_their_strides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CoreML's model objects replaced by the MIL runner with padded outputs: the same tokens."""
+    array = np.arange(2 * 1024 * 7, dtype=np.float16).reshape(2, 1024, 7)
+    np.testing.assert_array_equal(dense(PaddedOutput(array)), array)
+    bundle = small_coreml_bundle("sharded")
+    proven = MilRuntime(bundle)
+
+    class FakeModel:
+        def __init__(self, graph: str) -> None:
+            self._graph = graph
+
+        def predict(self, inputs: dict[str, Any]) -> dict[str, Any]:
+            return {name: PaddedOutput(value) for name, value in proven.run(self._graph, inputs).items()}
+
+    asked: list[tuple[str, str]] = []
+
+    def load(tools: Any, folder: Path, graph: Graph, units: str) -> FakeModel:
+        asked.append((graph.name, units))
+        return FakeModel(graph.name)
+
+    monkeypatch.setattr("nemostream.runtimes.coreml._load", load)
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    noise = np.random.default_rng(3).normal(0, 0.1, 48_000).astype(np.float32)
+    tokens = [
+        [token.id for token in Model(runtime).transcribe(noise).tokens]
+        for runtime in (CoreMlRuntime(bundle), proven)
+    ]
+    assert tokens[0] == tokens[1]
+    assert dict(asked)["encoder_shard_0"] == "neural-engine"
+    assert dict(asked)["decoder"] == "cpu"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-warnings.filterwarnings("ignore")
-pytest.importorskip("coremltools", reason="the extra `coreml` is not installed")
+pytest.importorskip("coremltools", reason="the extra coreml is not installed")
 
 import nemostream
 from nemostream.audio import load_audio
@@ -19,21 +20,23 @@ from nemostream.checkpoints.checkpoint import Checkpoint
 from nemostream.engine.model import Model
 from nemostream.errors import BackendError
 from nemostream.export.coreml.bundle import export_coreml, graph_modules
+from nemostream.export.coreml.weights import Weights
 from nemostream.framing import UniformFramer
 from nemostream.loading import embedded_checkpoint
-from nemostream.runtimes.coreml import CoreMlRuntime, dense
 from nemostream.mil import read_program
 from nemostream.runtimes.coreml_bundle import CoreMlBundleRuntime, read_contract
 from nemostream.runtimes.coreml_contract import Layout
 from nemostream.runtimes.mil import MilRuntime
 from nemostream.runtimes.torch import load_network
-from nemostream.verify.check import verify
+from nemostream.text.tokenizer import Tokenizer
+from nemostream.verify.check import Report, verify
 from nemostream.verify.ports import _coreml_port, open_port
 from nemostream.verify.reference import Reference
 from tests.coreml_bundles import CONTEXT, small_coreml_bundle, small_coreml_network
 from tests.models import PIECES
-from nemostream.text.tokenizer import Tokenizer
 
+Inputs = dict[str, Any]
+Embedded = Callable[[Layout, Weights], tuple[Path, Checkpoint]]
 LAYOUTS: tuple[Layout, ...] = ("single", "english", "sharded", "watch")
 FP32 = 1e-4  # of outputs of size 1: only the order of additions differs
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.flac"))
@@ -51,7 +54,9 @@ def small_checkpoint(layout: Layout) -> Checkpoint:
     )
 
 
-def report_of(runtime: CoreMlBundleRuntime, checkpoint: Checkpoint, weights: str, seconds: float = 8.0):
+def report_of(
+    runtime: CoreMlBundleRuntime, checkpoint: Checkpoint, weights: str, seconds: float = 8.0
+) -> Report:
     """`verify` on noise, over many chained calls."""
     noise = np.random.default_rng(0).normal(0, 0.1, round(16_000 * seconds)).astype(np.float32)
     port = _coreml_port("bundle", runtime, weights)
@@ -67,7 +72,7 @@ class RoundedSize(int):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_graph_equals_the_reference_in_fp32(layout: Layout) -> None:
-    """Each alone, on random inputs and half-filled caches, with all constants rounded to fp16 on both sides."""
+    """Each alone, on random inputs and half-filled caches, all constants rounded to fp16 on both sides."""
     runtime = MilRuntime(small_coreml_bundle(layout), fp16=False)
     network = copy.deepcopy(small_coreml_network(layout != "english"))
     for layer in network.encoder.layers:
@@ -113,7 +118,8 @@ def _path(layout: Layout, graph: str) -> Path:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_fp16_rounding_stays_small_and_does_not_drift(layout: Layout) -> None:
-    """A number in fp16 has 11 bits: after a few dozen operations a few units of 2^-11 of the largest remain."""
+    """Rounding to 11 bits errs by 2^-11 at most, and errors of n operations that do not depend on each other
+    add up as their root: sqrt(n) 2^-11 of the largest number. Over fourteen calls with their caches."""
     bundle = small_coreml_bundle(layout)
     rounded, exact = MilRuntime(bundle), MilRuntime(bundle, fp16=False)
     framer = UniformFramer(rounded.call_frames, rounded.config.num_mel_bins)
@@ -124,21 +130,20 @@ def test_fp16_rounding_stays_small_and_does_not_drift(layout: Layout) -> None:
     for runtime in (rounded, exact):
         runtime.resize(1)
         runtime.reset(0)
+    operations = sum(len(rounded.programs[name].operations) for name in rounded.contract.encoder)
     errors = []
     for _ in range(14):
         call = framer.take(1)
         arguments = (call.mel[None], np.array([call.length]), np.array([0]), np.array([CONTEXT]))
         a, b = (runtime.encode([0], *arguments)[0] for runtime in (rounded, exact))
         errors.append(float(np.abs(a - b).max() / np.abs(b).max()))
-    assert 0 < max(errors) < 30 * 2**-11
+    print(max(errors), operations**0.5 * 2**-11, operations, errors)
+    assert 0 < max(errors) < operations**0.5 * 2**-11
     assert np.mean(errors[7:]) < 2 * np.mean(errors[2:7])  # no more at the end than at the start
 
 
-DIFFERENT = pytest.mark.xfail(strict=True, reason="the two int8 bundles differ by 1e-3; cause not yet known")
-
-
-@pytest.mark.parametrize("weights", ["fp16", pytest.param("int8", marks=DIFFERENT)])
-def test_one_graph_and_shards_are_equal_bit_for_bit(tmp_path: Path, weights: str) -> None:
+@pytest.mark.parametrize("weights", [pytest.param("fp16", marks=pytest.mark.long), "int8"])
+def test_one_graph_and_shards_are_equal_bit_for_bit(tmp_path: Path, weights: Weights) -> None:
     """The published claim of seed 002: sharding changes nothing."""
     network = small_coreml_network(prompt=False)
     runtimes = []
@@ -155,7 +160,7 @@ def test_one_graph_and_shards_are_equal_bit_for_bit(tmp_path: Path, weights: str
         runtime.reset(0)
         runtimes.append(runtime)
     window = np.random.default_rng(2).normal(-10, 3, (121, network.config.num_mel_bins)).astype(np.float32)
-    states: list[dict] = [{}, {}]
+    states: list[dict[str, Any]] = [{}, {}]
     for _ in range(3):
         one, many = (
             runtime.encoder_step(state, window, 121, 0)
@@ -164,7 +169,7 @@ def test_one_graph_and_shards_are_equal_bit_for_bit(tmp_path: Path, weights: str
         np.testing.assert_array_equal(one["encoder"]["outputs"], many["encoder_shard_3"]["encoded"])
 
 
-def broken(runtime: MilRuntime, graph: str, change) -> MilRuntime:
+def broken(runtime: MilRuntime, graph: str, change: Callable[[Inputs], Inputs]) -> MilRuntime:
     """The runtime with a graph whose inputs are changed on the way."""
     program = runtime.programs[graph]
     runtime.programs[graph] = lambda inputs: program(change(dict(inputs)))  # type: ignore[assignment]
@@ -183,16 +188,18 @@ def test_what_is_wrong_is_found(layout: Layout) -> None:
     )
     channel = length.removesuffix("_len") if layout in ("single", "english") else "cache_channel"
 
-    def stuck(inputs):
+    assert report_of(MilRuntime(small_coreml_bundle(layout)), small_checkpoint(layout), "fp16").passed
+
+    def stuck(inputs: Inputs) -> Inputs:
         return inputs | {length: np.zeros_like(inputs[length])}
 
-    def reversed_cache(inputs):
-        return inputs | {channel: inputs[channel][..., ::-1, :]}
+    def wrong_axis(inputs: Inputs) -> Inputs:
+        return inputs | {channel: np.swapaxes(inputs[channel], -1, -2).reshape(inputs[channel].shape)}
 
-    def other_language(inputs):
+    def other_language(inputs: Inputs) -> Inputs:
         return inputs | {"prompt_id": inputs["prompt_id"] + 1}
 
-    controls = [(first, stuck), (first, reversed_cache)]
+    controls = [(first, stuck), (first, wrong_axis)]
     if layout != "english":
         controls.append((last, other_language))
     for graph, change in controls:
@@ -206,19 +213,19 @@ def test_what_is_wrong_is_found(layout: Layout) -> None:
         assert report.first_divergence.stage not in ("config", "features", "tokenizer")
 
 
-def _signature(runtime: MilRuntime, graph: str) -> dict:
+def _signature(runtime: MilRuntime, graph: str) -> dict[str, Any]:
     return {value.name: (value.shape, value.dtype) for value in runtime.contract.graphs[graph].inputs}
 
 
 @pytest.fixture(scope="module")
-def embedded(tmp_path_factory: pytest.TempPathFactory):
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Embedded:
     """Bundles of the embedded model, each made once."""
     from nemostream.checkpoints import load_checkpoint
 
     checkpoint = load_checkpoint(embedded_checkpoint())
     made: dict[tuple[str, str], Path] = {}
 
-    def bundle(layout: Layout, weights: str) -> tuple[Path, Checkpoint]:
+    def bundle(layout: Layout, weights: Weights) -> tuple[Path, Checkpoint]:
         if (layout, weights) not in made:
             folder = tmp_path_factory.mktemp(f"{layout}-{weights}")
             export_coreml(
@@ -234,7 +241,9 @@ def embedded(tmp_path_factory: pytest.TempPathFactory):
 @pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("weights", ["fp16", "int8", "palette8"])
-def test_recordings_give_the_tokens_of_the_reference(embedded, layout: Layout, weights: str) -> None:
+def test_recordings_give_the_tokens_of_the_reference(
+    embedded: Embedded, layout: Layout, weights: Weights
+) -> None:
     """The whole pipeline from the bundle, fp16 rounding included; "single" but for its inexact last call."""
     folder, checkpoint = embedded(layout, weights)
     port = open_port(str(folder), backend="mil")
@@ -246,7 +255,8 @@ def test_recordings_give_the_tokens_of_the_reference(embedded, layout: Layout, w
     assert stages["text"].passed
 
 
-def test_packets_do_not_change_the_text_and_the_end_is_heard(embedded) -> None:
+def test_packets_do_not_change_the_text_and_the_end_is_heard(embedded: Embedded) -> None:
+    """The tokens of the reference in uniform framing, through sessions of both."""
     folder, checkpoint = embedded("sharded", "fp16")
     model = nemostream.load(folder, backend="mil")
     samples = load_audio(EXAMPLES[0])
@@ -262,12 +272,8 @@ def test_packets_do_not_change_the_text_and_the_end_is_heard(embedded) -> None:
     assert whole.text
 
 
-def test_errors() -> None:
+def test_what_is_refused() -> None:
     bundle = small_coreml_bundle("sharded")
-    with pytest.raises(BackendError, match="--backend mil"):
-        CoreMlRuntime(bundle)
-    with pytest.raises(BackendError, match="neural-engine"):
-        CoreMlRuntime(bundle, compute_units="all")
     runtime = MilRuntime(bundle)
     runtime.resize(1)
     with pytest.raises(BackendError, match="only"):
@@ -279,47 +285,3 @@ def test_errors() -> None:
         watch.joint_logits(np.zeros((1, 1, 4), np.float32), np.zeros((1, 9), np.float32))
     with pytest.warns(UserWarning, match="MIL runner"):
         assert nemostream.load(bundle).backend == "mil"
-
-
-class PaddedOutput:
-    """An output as the Neural Engine gives it: rows padded to 32 numbers."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.shape = array.shape
-        width = -(-array.shape[-1] // 32) * 32 if array.ndim else 1
-        room = np.full((*array.shape[:-1], width), 77, array.dtype)
-        room[..., : array.shape[-1]] = array
-        self.data = room.reshape(-1)
-        self.strides = [int(np.prod(room.shape[axis + 1 :])) for axis in range(array.ndim)]
-
-
-def test_outputs_are_read_by_their_strides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CoreML's model objects replaced by the MIL runner with padded outputs: the same tokens."""
-    array = np.arange(2 * 1024 * 7, dtype=np.float16).reshape(2, 1024, 7)
-    np.testing.assert_array_equal(dense(PaddedOutput(array)), array)
-    bundle = small_coreml_bundle("sharded")
-    proven = MilRuntime(bundle)
-
-    class FakeModel:
-        def __init__(self, graph: str) -> None:
-            self._graph = graph
-
-        def predict(self, inputs: dict) -> dict:
-            return {name: PaddedOutput(value) for name, value in proven.run(self._graph, inputs).items()}
-
-    asked: list[tuple[str, str]] = []
-
-    def load(tools, folder, graph, units):
-        asked.append((graph.name, units))
-        return FakeModel(graph.name)
-
-    monkeypatch.setattr("nemostream.runtimes.coreml._load", load)
-    monkeypatch.setattr("platform.system", lambda: "Darwin")
-    noise = np.random.default_rng(3).normal(0, 0.1, 48_000).astype(np.float32)
-    tokens = [
-        [token.id for token in Model(runtime).transcribe(noise).tokens]
-        for runtime in (CoreMlRuntime(bundle), proven)
-    ]
-    assert tokens[0] == tokens[1]
-    assert dict(asked)["encoder_shard_0"] == "neural-engine"
-    assert dict(asked)["decoder"] == "cpu"

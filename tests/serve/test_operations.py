@@ -40,6 +40,9 @@ def test_health_and_metrics(server, clip) -> None:
     server.wait_until_idle()
     assert metric(server, "nemostream_batch_size_count") > before
     assert metric(server, "nemostream_lag_seconds_count") > 0
+    parts = [metric(server, f"nemostream_{part}_seconds_total") for part in ("encode", "decode", "feature")]
+    assert min(parts) > 0
+    assert parts[0] + parts[1] <= metric(server, "nemostream_step_seconds_sum")
     assert metric(server, "nemostream_streams") == 0
     assert metric(server, "nemostream_slots") == 16
 

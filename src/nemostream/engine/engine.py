@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import threading
+import time
 
 import numpy as np
 
@@ -17,13 +18,19 @@ TokenFrames = list[tuple[int, int]]  # (token id, encoder frame)
 
 
 class Engine:
-    """Runs streams on one runtime. Calls from several threads take turns."""
+    """Runs streams on one runtime. Calls from several threads take turns.
+
+    Attributes:
+        encode_seconds: time that all steps so far spent in the encoder.
+        decode_seconds: and in the decoder.
+    """
 
     def __init__(self, runtime: Runtime, decoder: GreedyDecoder | None = None) -> None:
         self.runtime = runtime
         self._decoder = decoder or GreedyDecoder(runtime)
         self._free: list[int] = []
         self._lock = threading.Lock()
+        self.encode_seconds = self.decode_seconds = 0.0
 
     def open(self, prompt_id: int, att_context: tuple[int, int], decoder: Decoder | None = None) -> Stream:
         """Begin a stream; the arena grows when no slot is free.
@@ -103,6 +110,7 @@ class Engine:
         calls = [stream.framer.take(count) for stream, count in zip(streams, chunks, strict=True)]
         slots = [stream.slot for stream in streams]
         with self._lock:
+            begin = time.perf_counter()
             encoded, lengths = self.runtime.encode(
                 slots,
                 np.stack([call.mel for call in calls]),
@@ -110,6 +118,7 @@ class Engine:
                 np.array([stream.prompt_id for stream in streams], np.int64),
                 np.array([stream.att_context for stream in streams], np.int64),
             )
+            encoded_at = time.perf_counter()
             shared = [row for row, stream in enumerate(streams) if stream.decoder is None]
             results: list[TokenFrames] = [[] for _ in streams]
             groups: list[tuple[Decoder | GreedyDecoder, list[int]]] = (
@@ -125,6 +134,8 @@ class Engine:
                 )
                 for row, emitted in zip(rows, tokens, strict=True):
                     results[row] = emitted
+            self.encode_seconds += encoded_at - begin
+            self.decode_seconds += time.perf_counter() - encoded_at
             return results
 
     def _grow(self) -> None:

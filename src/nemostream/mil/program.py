@@ -72,14 +72,12 @@ class Program:
         """A constant by its name, decompressed if it is stored compressed; fp16 ones as float32."""
         if name not in self._ready:
             source = self._constants[name]
-            value = (
-                self._execute(source, {})[0]
-                if isinstance(source, _Operation)
-                else constant(source, self._weights)
-            )
-            if value.dtype == np.float16:
-                value = value.astype(np.float32)
-            self._ready[name] = value
+            if isinstance(source, _Operation):
+                (value,) = self._execute(source, {})
+                value = value.astype(source.dtypes[0])  # weights are rounded whatever is asked for results
+            else:
+                value = constant(source, self._weights)
+            self._ready[name] = value.astype(np.float32) if value.dtype == np.float16 else value
         return self._ready[name]
 
     def __call__(self, inputs: Mapping[str, Array], keep: Iterable[str] = ()) -> dict[str, Array]:

@@ -169,6 +169,8 @@ class Scheduler:
             if call.session is not None and call.session_is_due and not call.cancelled:
                 stepped.append((call, call.session))
         prepared = time.monotonic()
+        engine = self.model.engine
+        encoding, decoding = engine.encode_seconds, engine.decode_seconds
         # calls of a file may take several chunks, but only together with others of their kind
         for chunks in sorted({call.options.chunks for call, _ in stepped}):
             group = [(call, session) for call, session in stepped if call.options.chunks == chunks]
@@ -183,6 +185,8 @@ class Scheduler:
             with self._wake:
                 self._calls.difference_update(over)
             self._metrics.streams.set(self.active)
+        self._metrics.encode_seconds.inc(engine.encode_seconds - encoding)
+        self._metrics.decode_seconds.inc(engine.decode_seconds - decoding)
         done = time.monotonic()
         self._metrics.feature_seconds.inc(prepared - begin)
         self._metrics.step_seconds.observe(done - prepared)
