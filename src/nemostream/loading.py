@@ -43,6 +43,8 @@ def load(
     affinity: str | None = None,
     revision: str | None = None,
     compute_units: str | None = None,
+    activations: str | None = None,
+    precision: str | None = None,
 ) -> Model:
     """Load a model.
 
@@ -55,9 +57,12 @@ def load(
         threads: CPU threads; None lets the runtime choose.
         workers, spin, affinity: of ONNX Runtime, see `nemostream.runtimes.onnx.OnnxRuntime`.
         revision: of a hub id: a commit, to be sure of what is loaded.
-        compute_units: where a CoreML or Core AI bundle runs on a Mac: "cpu", "gpu" or "neural-engine"; None
-        is
+        compute_units: where a CoreML or Core AI bundle runs on a Mac: "cpu", "gpu" or "neural-engine"; None is
             the Neural Engine for CoreML, and leaves the choice to Core AI.
+        activations: in what the MIL runner computes: "fp16" rounds as a Neural Engine does, "fp32" does not;
+            None is "fp16".
+        precision: in what MLX holds and computes the encoder: "fp32", "fp16", "bf16", "int8" or "int4" (these two
+            quantise the matrices when they are loaded); None is "fp32".
 
     Raises:
         CheckpointError: if there is no such model, or it is damaged.
@@ -65,6 +70,12 @@ def load(
     """
     if backend is not None and backend not in BACKENDS:
         raise BackendError(f"Unknown backend {backend!r}; the valid ones are: {', '.join(BACKENDS)}.")
+    if activations is not None and (backend != "mil" or activations not in ("fp16", "fp32")):
+        raise BackendError(
+            "activations is a setting of the backend mil, fp16 or fp32; leave it out elsewhere."
+        )
+    if precision is not None and backend != "mlx":
+        raise BackendError("precision is a setting of the backend mlx; leave it out elsewhere.")
     bundle = embedded_bundle() if str(model) == EMBEDDED_MODEL else Path(model)
     chosen = {"workers": workers, "spin": spin or None, "affinity": affinity}
     settings = {name: value for name, value in chosen.items() if value is not None}
@@ -73,9 +84,9 @@ def load(
             f"{next(iter(settings))} is a setting of ONNX Runtime, which does not run {model}; leave it out."
         )
     if str(model) == EMBEDDED_MODEL and backend in ("torch", "mlx"):
-        return Model(_checkpoint_runtime(embedded_checkpoint(), backend, threads, revision=None))
+        return Model(_checkpoint_runtime(embedded_checkpoint(), backend, threads, None, precision))
     if (bundle / "manifest.json").is_file():
-        return Model(_bundle_runtime(bundle, backend, threads, compute_units, settings))
+        return Model(_bundle_runtime(bundle, backend, threads, compute_units, settings, activations))
     if compute_units is not None:
         raise BackendError(
             f"{model} is no bundle for CoreML or Core AI, so there are no compute units to choose."
@@ -90,7 +101,7 @@ def load(
             f"{model} is a checkpoint, not a bundle for {backend}; make one with "
             f"`nemostream convert {model} --to {target} -o FOLDER`, or use --backend torch."
         )
-    return Model(_checkpoint_runtime(model, backend, threads, revision))
+    return Model(_checkpoint_runtime(model, backend, threads, revision, precision))
 
 
 def is_onnx(model: str | Path) -> bool:
@@ -105,10 +116,11 @@ def _bundle_runtime(
     threads: int | None,
     compute_units: str | None,
     settings: dict[str, Any],
+    activations: str | None,
 ) -> Runtime:
     made_for = read_manifest(bundle, verify=False).runtime
     if made_for == "coreml" and backend in (None, "coreml", "mil"):
-        return _coreml_runtime(bundle, backend, threads, compute_units)
+        return _coreml_runtime(bundle, backend, threads, compute_units, activations)
     if backend not in (None, made_for):
         raise BackendError(
             f"{bundle} is a bundle for {made_for} and cannot run on {backend}; leave the backend out."
@@ -129,7 +141,11 @@ def _bundle_runtime(
 
 
 def _coreml_runtime(
-    bundle: Path, backend: str | None, threads: int | None, compute_units: str | None
+    bundle: Path,
+    backend: str | None,
+    threads: int | None,
+    compute_units: str | None,
+    activations: str | None,
 ) -> Runtime:
     if threads is not None:
         raise BackendError(
@@ -146,14 +162,18 @@ def _coreml_runtime(
             raise BackendError("The MIL runner runs on the CPU; leave the compute units out.")
         from nemostream.runtimes.mil import MilRuntime
 
-        return MilRuntime(bundle)
+        return MilRuntime(bundle, fp16=activations != "fp32")
     from nemostream.runtimes.coreml import CoreMlRuntime
 
     return CoreMlRuntime(bundle, compute_units=compute_units)
 
 
 def _checkpoint_runtime(
-    model: str | Path, backend: str | None, threads: int | None, revision: str | None
+    model: str | Path,
+    backend: str | None,
+    threads: int | None,
+    revision: str | None,
+    precision: str | None,
 ) -> Runtime:
     from nemostream.checkpoints import load_checkpoint
 
@@ -164,7 +184,7 @@ def _checkpoint_runtime(
                 raise BackendError("MLX chooses its threads itself; leave threads out.")
             from nemostream.runtimes.mlx import MlxRuntime
 
-            return MlxRuntime(checkpoint)
+            return MlxRuntime(checkpoint, precision=precision or "fp32")
         from nemostream.runtimes.torch import TorchRuntime
 
         return TorchRuntime(checkpoint, threads=threads)

@@ -23,8 +23,8 @@ from nemostream.export.coreml.bundle import export_coreml, graph_modules
 from nemostream.export.coreml.weights import Weights
 from nemostream.framing import UniformFramer
 from nemostream.loading import embedded_checkpoint
-from nemostream.mil import read_program
-from nemostream.runtimes.coreml_bundle import CoreMlBundleRuntime, read_contract
+from nemostream.mil import Program, read_program
+from nemostream.runtimes.coreml_bundle import CoreMlBundleRuntime
 from nemostream.runtimes.coreml_contract import Layout
 from nemostream.runtimes.mil import MilRuntime
 from nemostream.runtimes.torch import load_network
@@ -70,10 +70,29 @@ class RoundedSize(int):
         return float(np.float16(int(self) ** exponent))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_graph_equals_the_reference_in_fp32(layout: Layout) -> None:
-    """Each alone, on random inputs and half-filled caches, all constants rounded to fp16 on both sides."""
-    runtime = MilRuntime(small_coreml_bundle(layout), fp16=False)
+def take_stored_weights(module: torch.nn.Module, program: Program, hidden: int) -> int:
+    """Give a module the compressed weights of its graph, each in place of the one that is nearest to it."""
+    parameters = [parameter.data for parameter in module.parameters()]
+    # of the prompt's first matrix only what takes frames is a matrix of the graph
+    parameters += [
+        weight[:, :hidden] for weight in parameters if weight.ndim == 2 and weight.shape[1] > hidden
+    ]
+    for name in program.compressed:
+        value = torch.from_numpy(program.constant(name))
+        near = [weight for weight in parameters if weight.numel() == value.numel()]
+        nearest = min(near, key=lambda weight: float((weight.reshape(value.shape) - value).abs().max()))
+        nearest.copy_(value.reshape(nearest.shape))
+    return len(program.compressed)
+
+
+@pytest.mark.parametrize(
+    ("layout", "weights"),
+    [*((layout, "fp16") for layout in LAYOUTS), ("sharded", "int8"), ("single", "palette8-kmeans")],
+)
+def test_every_graph_equals_the_reference_in_fp32(layout: Layout, weights: Weights) -> None:
+    """Each alone, on random inputs and half-filled caches, with weights and constants as they are stored."""
+    bundle = small_coreml_bundle(layout, weights)
+    runtime = MilRuntime(bundle, fp16=False)
     network = copy.deepcopy(small_coreml_network(layout != "english"))
     for layer in network.encoder.layers:
         layer.self_attn.head_size = RoundedSize(layer.self_attn.head_size)
@@ -85,7 +104,7 @@ def test_every_graph_equals_the_reference_in_fp32(layout: Layout) -> None:
         "targets": 5,
     }
     whole |= {"cache_last_channel_len": 9, "cache_len": 9}
-    generator, compared = torch.Generator().manual_seed(0), set()
+    generator, compared, taken = torch.Generator().manual_seed(0), set(), 0
     for name, module, kind in graph_modules(network, runtime.contract):
         inputs = {}
         for value in runtime.contract.graphs[name].inputs:
@@ -99,21 +118,18 @@ def test_every_graph_equals_the_reference_in_fp32(layout: Layout) -> None:
                 inputs[value.name] *= 0.1 if value.name == "audio" else 1.0
         if kind != "preprocessor":
             module = module.half().float()
+        program = read_program(bundle / runtime.contract.graphs[name].path, fp16=False)
         with torch.no_grad():
+            taken += take_stored_weights(module, program, network.config.hidden_size)
             expected = module(*inputs.values())
         expected = expected if isinstance(expected, tuple) else (expected,)
-        program = read_program(_path(layout, name), fp16=False)
         found = program({key: value.numpy() for key, value in inputs.items()})
         for value, reference in zip(runtime.contract.graphs[name].outputs, expected, strict=True):
             difference = np.abs(found[value.name].astype(np.float64) - reference.double().numpy()).max()
             assert difference <= FP32 * max(1.0, float(reference.abs().max())), (name, value.name)
         compared.add(name)
     assert compared == set(runtime.contract.graphs)
-
-
-def _path(layout: Layout, graph: str) -> Path:
-    bundle = small_coreml_bundle(layout)
-    return bundle / read_contract(bundle).graphs[graph].path
+    assert bool(taken) == (weights != "fp16")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -137,7 +153,6 @@ def test_fp16_rounding_stays_small_and_does_not_drift(layout: Layout) -> None:
         arguments = (call.mel[None], np.array([call.length]), np.array([0]), np.array([CONTEXT]))
         a, b = (runtime.encode([0], *arguments)[0] for runtime in (rounded, exact))
         errors.append(float(np.abs(a - b).max() / np.abs(b).max()))
-    print(max(errors), operations**0.5 * 2**-11, operations, errors)
     assert 0 < max(errors) < operations**0.5 * 2**-11
     assert np.mean(errors[7:]) < 2 * np.mean(errors[2:7])  # no more at the end than at the start
 
@@ -283,5 +298,10 @@ def test_what_is_refused() -> None:
     watch = MilRuntime(small_coreml_bundle("watch"))
     with pytest.raises(BackendError, match="beam"):
         watch.joint_logits(np.zeros((1, 1, 4), np.float32), np.zeros((1, 9), np.float32))
+    with pytest.raises(BackendError, match="a setting of the backend mil"):
+        nemostream.load(bundle, activations="fp32")
+    exact = nemostream.load(bundle, backend="mil", activations="fp32").engine.runtime
+    assert isinstance(exact, MilRuntime)
+    assert exact.arithmetic == "fp32"
     with pytest.warns(UserWarning, match="MIL runner"):
         assert nemostream.load(bundle).backend == "mil"

@@ -89,3 +89,20 @@ def test_it_can_be_called_from_any_thread() -> None:
         thread.join()
     assert len(results) == 3
     assert all(np.array_equal(result, expected) for result in results)
+
+
+def test_precision_is_chosen_when_a_model_is_loaded() -> None:
+    """Half precision hears in the example recordings what single precision does."""
+    import nemostream
+    from nemostream.errors import BackendError
+
+    examples = sorted((REPOSITORY / "examples").glob("*.flac"))
+    single, half = (nemostream.load(backend="mlx", precision=precision) for precision in ("fp32", "fp16"))
+    for path in examples:
+        tokens = [[token.id for token in model.transcribe(path).tokens] for model in (single, half)]
+        assert tokens[0] == tokens[1], path.name
+        assert tokens[0]
+    with pytest.raises(BackendError, match="fp8"):
+        nemostream.load(backend="mlx", precision="fp8")
+    with pytest.raises(BackendError, match="leave it out"):
+        nemostream.load(precision="fp16")

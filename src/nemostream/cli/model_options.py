@@ -30,6 +30,16 @@ def add_model_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGrou
         help="of a Core AI bundle on a Mac; default: Core AI's choice",
     )
     group.add_argument(
+        "--activations",
+        choices=("fp16", "fp32"),
+        help="of the backend mil: fp16 rounds as a Neural Engine does, fp32 does not; default: fp16",
+    )
+    group.add_argument(
+        "--precision",
+        choices=("fp32", "fp16", "bf16", "int8", "int4"),
+        help="of the backend mlx; default: fp32",
+    )
+    group.add_argument(
         "--threads", type=positive, metavar="N", help="CPU threads; default: the runtime's choice"
     )
     group.add_argument(
@@ -73,6 +83,8 @@ def load_model(arguments: argparse.Namespace, model: str | None = None, threads:
         affinity=arguments.affinity,
         revision=arguments.revision,
         compute_units=arguments.compute_units,
+        activations=arguments.activations,
+        precision=arguments.precision,
     )
 
 

@@ -52,6 +52,11 @@ def add_parser(
         "--tolerance", type=_above_zero, help="limit of numeric differences instead of the usual"
     )
     parser.add_argument("--backend", help="runtime of the bundle, if it has several")
+    parser.add_argument(
+        "--activations",
+        choices=("fp16", "fp32"),
+        help="of the backend mil: round to fp16 or not; default: fp16",
+    )
     parser.add_argument("--layers", action="store_true", help="show every stage inside every layer")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.set_defaults(run=run, parser=parser)
@@ -77,7 +82,11 @@ def run(arguments: argparse.Namespace) -> int:
     checkpoint = load_checkpoint(embedded.get(arguments.against, arguments.against))
     if arguments.backend in (None, "onnx"):
         embedded = {EMBEDDED_MODEL: str(embedded_bundle())}
-    port = open_port(embedded.get(arguments.bundle, arguments.bundle), backend=arguments.backend)
+    port = open_port(
+        embedded.get(arguments.bundle, arguments.bundle),
+        backend=arguments.backend,
+        activations=arguments.activations,
+    )
     contexts = [checkpoint.config.resolve_att_context(pair) for pair in arguments.att_context or []]
     report = verify(
         port,

@@ -63,10 +63,9 @@ class Program:
         return [operation.kind for operation in self._operations]
 
     @property
-    def compressed(self) -> dict[str, int]:
-        """How many constants are stored compressed, by the operation that decompresses them."""
-        kinds = [item.kind for item in self._constants.values() if isinstance(item, _Operation)]
-        return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+    def compressed(self) -> dict[str, str]:
+        """Names of the constants that are stored compressed -> the operation that decompresses them."""
+        return {name: item.kind for name, item in self._constants.items() if isinstance(item, _Operation)}
 
     def constant(self, name: str) -> Array:
         """A constant by its name, decompressed if it is stored compressed; fp16 ones as float32."""

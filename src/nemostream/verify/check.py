@@ -201,7 +201,7 @@ class _Comparison:
                 self._meter(stage).add(array[0, :valid], expected[stage][0, :valid], where)
         encoded, lengths = self._runtime.encode([0], *arguments)
         reference = expected["projection"][0, :valid]
-        if encoded.shape[2] == reference.shape[1]:  # a fused decoder projects the frames itself
+        if self._port.projected:
             self._meter("runtime").add(encoded[0, : int(lengths[0])], reference, where)
         return encoded[0, : int(lengths[0])], reference
 

@@ -25,6 +25,8 @@ class StageResult:
         compared: numbers (or tokens, or texts) that were compared.
         where: place of the first difference that is outside the gates, or of the largest one.
         detail: more in words, if there is more to say.
+        max_abs: largest difference of one number as it is; None as above.
+        cosine: of the angle between the two stages as vectors; None as above.
     """
 
     stage: str
@@ -34,6 +36,8 @@ class StageResult:
     compared: int = 0
     where: str | None = None
     detail: str | None = None
+    max_abs: float | None = None
+    cosine: float | None = None
 
 
 @dataclass
@@ -44,6 +48,8 @@ class Meter:
     gates: Gates
     _compared: int = 0
     _squares: float = 0.0  # of the reference
+    _port_squares: float = 0.0
+    _products: float = 0.0  # of the two
     _differences: float = 0.0  # squares of them
     _largest: float = 0.0
     _largest_at: str | None = None
@@ -64,7 +70,10 @@ class Meter:
         difference[~np.isfinite(difference)] = math.inf
         self._calls += 1
         self._compared += reference.size
+        found = port.astype(np.float64)
         self._squares += float(np.square(expected).sum())
+        self._port_squares += float(np.square(found).sum())
+        self._products += float((found * expected).sum())
         self._differences += float(np.square(difference).sum())
         peak = float(difference.max())
         if peak > self._largest or self._largest_at is None:
@@ -94,7 +103,13 @@ class Meter:
             compared=self._compared,
             where=self._failed_at or self._largest_at,
             detail=self._shapes,
+            max_abs=self._largest,
+            cosine=self._cosine(),
         )
+
+    def _cosine(self) -> float:
+        norms = math.sqrt(self._squares) * math.sqrt(self._port_squares)
+        return self._products / norms if norms else float(self._squares == self._port_squares)
 
     def _passes(self, peak: float, relative: float) -> bool:
         return relative <= self.gates.relative and (self.gates.peak is None or peak <= self.gates.peak)

@@ -30,6 +30,7 @@ class Port:
             both together can, on frames of the port itself; "tokens" if it gives no logits.
         exact_end: False if a stream's last, shorter call can't be exact, since the graph does not take its
             length.
+        projected: False if the frames that its runtime gives are not yet projected to the joint.
     """
 
     source: str
@@ -39,9 +40,16 @@ class Port:
     arithmetic: str = "fp32"
     decoder: Literal["staged", "joined", "tokens"] = "staged"
     exact_end: bool = True
+    projected: bool = True
 
 
-def open_port(source: str, *, backend: str | None = None, revision: str | None = None) -> Port:
+def open_port(
+    source: str,
+    *,
+    backend: str | None = None,
+    revision: str | None = None,
+    activations: str | None = None,
+) -> Port:
     """Open a bundle of any runtime, or a checkpoint on PyTorch or MLX.
 
     Raises:
@@ -62,7 +70,7 @@ def open_port(source: str, *, backend: str | None = None, revision: str | None =
 
         return Port(source, TorchRuntime(checkpoint), "fp32", Reference(checkpoint))
     manifest = read_manifest(folder)
-    runtime = load(folder, backend=backend).engine.runtime
+    runtime = load(folder, backend=backend, activations=activations).engine.runtime
     inner: InnerStages | None = None
     arithmetic = "fp32"
     if manifest.runtime == "onnx":
@@ -92,8 +100,16 @@ def _coreml_port(source: str, runtime: Runtime, weights: str) -> Port:
     if isinstance(decoder, FusedDecoder) and decoder.logits is None:
         kind = "tokens"
     arithmetic = getattr(runtime, "arithmetic", "fp16")
-    knows_length = runtime.contract.valid is not None
-    return Port(source, runtime, weights, CoreMlStages(runtime), arithmetic, kind, exact_end=knows_length)
+    return Port(
+        source,
+        runtime,
+        weights,
+        CoreMlStages(runtime),
+        arithmetic,
+        kind,
+        exact_end=runtime.contract.valid is not None,
+        projected=not isinstance(decoder, FusedDecoder),
+    )
 
 
 def _mlx_port(source: str, checkpoint: Checkpoint) -> Port:

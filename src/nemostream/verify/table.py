@@ -13,7 +13,7 @@ from nemostream.verify.compare import StageResult
 def report_table(report: Report, *, layers: bool) -> Table:
     """Return the table: one row a stage with ``layers``, else one row a layer with its worst stage."""
     table = Table(title=f"{report.source} ({report.runtime}, {report.weights}) against {report.against}")
-    for name in ("stage", "", "peak", "relative", "compared"):
+    for name in ("stage", "", "max abs", "peak", "relative", "cosine", "compared"):
         table.add_column(name, justify="left" if name in ("stage", "") else "right", no_wrap=True)
     table.add_column("place", overflow="fold")
     rows = report.stages if layers else list(_one_a_layer(report.stages))
@@ -25,8 +25,10 @@ def report_table(report: Report, *, layers: bool) -> Table:
         table.add_row(
             row.stage,
             mark,
+            _number(row.max_abs),
             _number(row.peak),
             _number(row.relative),
+            "" if row.cosine is None else f"{row.cosine:.6f}",
             f"{row.compared:,}",
             place,
             style="bold red" if mark == "DIVERGES" else "red" if failed else "",
