@@ -57,12 +57,12 @@ def load(
         threads: CPU threads; None lets the runtime choose.
         workers, spin, affinity: of ONNX Runtime, see `nemostream.runtimes.onnx.OnnxRuntime`.
         revision: of a hub id: a commit, to be sure of what is loaded.
-        compute_units: where a CoreML or Core AI bundle runs on a Mac: "cpu", "gpu" or "neural-engine"; None is
-            the Neural Engine for CoreML, and leaves the choice to Core AI.
+        compute_units: where a CoreML or Core AI bundle runs on a Mac: "cpu", "gpu" or "neural-engine"; None
+            is the Neural Engine for CoreML, and leaves the choice to Core AI.
         activations: in what the MIL runner computes: "fp16" rounds as a Neural Engine does, "fp32" does not;
             None is "fp16".
-        precision: in what MLX holds and computes the encoder: "fp32", "fp16", "bf16", "int8" or "int4" (these two
-            quantise the matrices when they are loaded); None is "fp32".
+        precision: in what MLX holds and computes the encoder: "fp32", "fp16", "bf16", "int8" or "int4" (these
+            two quantise the matrices when they are loaded); None is "fp32".
 
     Raises:
         CheckpointError: if there is no such model, or it is damaged.
