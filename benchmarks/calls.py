@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -139,6 +140,7 @@ def _sherpa(plan: Plan, folders: Folders, most: int, first: int) -> tuple[list[L
         f"--max-batch-size={most}",
     ]
     command += [f"--tokens={folder / 'tokens.txt'}", "--enable-endpoint=false", "--input-sample-rate=8000"]
+    command.append(f"--log-file={os.devnull}")
     command += [f"--{part}={folder / f'{part}.onnx'}" for part in ("encoder", "decoder", "joiner")]
     with Server(command, lambda: _listens(port)) as server:
         module = [sys.executable, "-m", "benchmarks.calls", "--generate"]
