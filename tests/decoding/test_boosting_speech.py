@@ -1,4 +1,8 @@
-"""Phrases on real speech with the embedded model: heard more often, and nothing else heard worse."""
+"""Phrases on real speech with the embedded model: a beam hears them more often, and nothing else is heard worse.
+
+Greedy decoding takes a phrase's first piece or not at once, and can't take it back: it gains nothing in general (the
+table in docs/decoding.md), so all that is asked of it is that it does no harm.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,15 @@ import nemostream
 UNSURE = 0.01  # points of WER that a difference elsewhere may be, where its interval holds zero
 
 
-@pytest.mark.parametrize("beam", [1, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize("beam", [1, 4])
 def test_recall_rises_and_word_errors_do_not(shared_dir: Path, beam: int) -> None:
-    """The two parts' words together, since in one of them greedy decoding may hear none in either case."""
+    """The words of two parts, favoured in turn."""
     parts = read_parts(shared_dir / "speech" / "eval")
     effects = measure(nemostream.load(threads=1), parts, ("orders", "kathleen"), beam)
-    before, after = (sum(item.heard[run] for item in effects) for run in (0, 1))
-    assert after > before
     for item in effects:
         assert item.said > 40
-        assert item.heard[1] >= item.heard[0]
+        if beam > 1:
+            assert item.heard[1] > item.heard[0]
         for place in (item.here, item.elsewhere):
             assert place.low <= 0.0  # not worse than what chance does
         assert item.elsewhere.difference <= UNSURE

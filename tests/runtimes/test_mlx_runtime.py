@@ -106,3 +106,12 @@ def test_precision_is_chosen_when_a_model_is_loaded() -> None:
         nemostream.load(backend="mlx", precision="fp8")
     with pytest.raises(BackendError, match="leave it out"):
         nemostream.load(precision="fp16")
+
+
+def test_files_in_parallel(capsys: pytest.CaptureFixture[str]) -> None:
+    """``--jobs`` leaves the threads to a runtime that chooses them itself."""
+    from nemostream.cli.main import main
+
+    files = [str(path) for path in sorted((REPOSITORY / "examples").glob("*.flac"))[:2]]
+    assert main(["transcribe", *files, "--backend", "mlx", "-j", "2"]) == 0
+    assert len(capsys.readouterr().out.strip().splitlines()) >= 2

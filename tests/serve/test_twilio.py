@@ -22,9 +22,9 @@ def start(tracks: list[str], **parameters: str) -> str:
     return json.dumps({"event": "start", "sequenceNumber": "1", "streamSid": "MZ1", "start": given})
 
 
-def spoken(text: str) -> list[str]:
-    """The words: a full stop that comes after a pause has ended its utterance is dropped."""
-    return re.findall(r"[\w']+", text)
+def spoken(text: str) -> str:
+    """The letters: a full stop, or half a word, may come after a pause has ended its utterance."""
+    return "".join(re.findall(r"\w", text))
 
 
 def media(track: str, audio: bytes) -> str:

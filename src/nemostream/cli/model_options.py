@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGrou
     group.add_argument(
         "--compute-units",
         choices=("cpu", "gpu", "neural-engine"),
-        help="of a Core AI bundle on a Mac; default: Core AI's choice",
+        help="of a CoreML or Core AI bundle on a Mac; default: the Neural Engine, or Core AI's choice",
     )
     group.add_argument(
         "--activations",
@@ -77,7 +78,9 @@ def load_model(arguments: argparse.Namespace, model: str | None = None, threads:
     return nemostream.load(
         arguments.model if model is None else model,
         backend=arguments.backend,
-        threads=threads if arguments.threads is None else arguments.threads,
+        threads=threads
+        if arguments.threads is None and _takes_threads(arguments, model)
+        else arguments.threads,
         workers=arguments.workers,
         spin=arguments.spin,
         affinity=arguments.affinity,
@@ -86,6 +89,16 @@ def load_model(arguments: argparse.Namespace, model: str | None = None, threads:
         activations=arguments.activations,
         precision=arguments.precision,
     )
+
+
+def _takes_threads(arguments: argparse.Namespace, model: str | None) -> bool:
+    """False for runtimes that choose their threads themselves."""
+    from nemostream.checkpoints.bundle import MANIFEST, read_manifest
+
+    if arguments.backend is not None:
+        return arguments.backend in ("onnx", "torch")
+    folder = Path(arguments.model if model is None else model)
+    return not (folder / MANIFEST).is_file() or read_manifest(folder, verify=False).runtime == "onnx"
 
 
 def add_recognition_options(
