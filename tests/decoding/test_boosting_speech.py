@@ -1,7 +1,7 @@
-"""Phrases on real speech with the embedded model: a beam hears them more often, and nothing else is heard worse.
+"""Phrases on real speech with the embedded model: a beam hears them more often, and nothing else worse.
 
-Greedy decoding takes a phrase's first piece or not at once, and can't take it back: it gains nothing in general (the
-table in docs/decoding.md), so all that is asked of it is that it does no harm.
+Greedy decoding takes a phrase's first piece or not at once and cannot take it back: it gains nothing in
+general (the table in docs/decoding.md), so all that is asked of it is that it does no harm.
 """
 
 from __future__ import annotations
