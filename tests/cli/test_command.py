@@ -86,7 +86,14 @@ def test_interruption_is_code_130_without_traceback(run: Run, monkeypatch: pytes
 
 def test_interrupting_a_live_stream(model_folder: Path) -> None:
     command = [*COMMAND, "transcribe", "--model", str(model_folder), "-", "--rate", "16000", "--verbose"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # whoever runs the tests in the background has them ignore it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stdin is not None
     for _ in range(20):  # more than a pipe holds, so that it is certainly reading
         process.stdin.write(bytes(32_000))
