@@ -42,11 +42,14 @@ class Access:
             Denied: 401 without a valid key, 403 from a strange web page, 429 too often.
         """
         self._check_origin(connection)
-        if not connection.scope.get("key_follows"):
-            self.check_key(connection)
-        caller = key_of(connection) or (connection.client.host if connection.client else "unknown")
+        key = key_of(connection)
+        caller = key if key is not None and self._is_valid(key) else None
+        if caller is None:  # an invented key is no way round the limit, and guessing is limited too
+            caller = connection.client.host if connection.client else "unknown"
         if self._limit is not None and not self._limiter.hit(self._limit, caller):
             self._deny(429, "rate", f"More than {self._limit.amount} connections a minute; wait a little.")
+        if not connection.scope.get("key_follows"):
+            self.check_key(connection)
 
     def check_key(self, connection: HTTPConnection, key: str | None = None) -> None:
         """Check the key of a request, or one that a message brought.

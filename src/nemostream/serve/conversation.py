@@ -116,8 +116,10 @@ class Conversation:
             self._skip -= skipped
             self._received -= skipped
             audio = audio[skipped:]
-        for call in self.calls if calls is None else calls:
+        targets = self.calls if calls is None else calls
+        for call in targets:  # all of them before any wait, which another connection may interrupt
             call.feed(audio)
+        for call in targets:
             await call.room()
 
     def send(self, message: dict[str, Any]) -> None:
@@ -206,6 +208,7 @@ class Conversation:
             self._expiry.cancel()
             self._expiry = None
         old, self._socket = self._socket, socket
+        self._outgoing.set()  # what the client missed goes out at once
         if old is not None:  # a half-open connection, which the client has given up
             with contextlib.suppress(RuntimeError):
                 await old.close(POLICY, "taken up again on another connection")
@@ -213,11 +216,16 @@ class Conversation:
         reader = asyncio.create_task(self._read(socket))
         try:
             await asyncio.wait({writer, reader}, return_when=asyncio.FIRST_COMPLETED)
-            code = BROKEN[0] if not reader.done() else reader.result()
         finally:
+            ended = reader.done() and not reader.cancelled() and reader.exception() is None
+            code = reader.result() if ended else BROKEN[0]
             for task in (writer, reader):
                 task.cancel()
             await asyncio.gather(writer, reader, return_exceptions=True)
+            self._leave(socket, code)
+
+    def _leave(self, socket: WebSocket, code: int) -> None:
+        """A connection is over: end the conversation, or keep it for a while."""
         if self._socket is not socket:
             return  # another connection has taken over
         self._socket = None
@@ -251,6 +259,14 @@ class Conversation:
                 self.on_problem(str(error))
                 if isinstance(error, Refused | Denied) or (isinstance(error, Problem) and error.fatal):
                     self.finish(TRY_LATER if isinstance(error, Refused) else POLICY, str(error))
+            except (
+                AttributeError,
+                KeyError,
+                TypeError,
+                ValueError,
+            ):  # JSON, but not of the shape that it should have
+                log.warning("a message was not understood", exc_info=True)
+                self.on_problem("The message is not of the form that this protocol has.")
 
     async def on_audio(self, audio: bytes) -> None:
         """Take a binary message: audio for all calls."""

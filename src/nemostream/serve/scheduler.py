@@ -54,6 +54,7 @@ class Scheduler:
         self._calls: set[Call] = set()
         self._wake = threading.Condition()
         self._draining = self._stopped = False
+        self._stepped = 0.0  # when the last step began
         self._behind = 0.0  # seconds that the oldest chunk of the last step had waited
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
 
@@ -101,7 +102,8 @@ class Scheduler:
             self._refuse("draining", "This server is shutting down; connect again, to another one.")
         if self.active + count > self.slots:
             self._refuse("full", f"All {self.slots} slots of this server are taken; try again later.")
-        if self._behind > LATE_SECONDS and self.active:
+        recent = time.monotonic() - self._stepped < LATE_SECONDS
+        if self._behind > LATE_SECONDS and recent and self.active:
             self._refuse("late", "This server is behind with the calls that it has; try again later.")
         calls = [Call(options, channel, self._notify) for channel in range(count)]
         with self._wake:
@@ -150,7 +152,7 @@ class Scheduler:
                 continue
             patience = self._gather - (now - due[0][0])
             if patience <= 0 or len(due) >= min(self._max_batch, len(self._calls)):
-                self._behind = now - due[0][0]
+                self._behind, self._stepped = now - due[0][0], now
                 return [call for _, _, call in due[: self._max_batch]]
             self._wake.wait(patience)
         return None

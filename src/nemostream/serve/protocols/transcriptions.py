@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any, BinaryIO
 
@@ -18,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
-from nemostream.audio import AudioFile
+from nemostream.audio import AudioFile, Samples
 from nemostream.audio.channels import select_channels
 from nemostream.errors import NemostreamError
 from nemostream.results import Transcript
@@ -117,13 +118,17 @@ class _Job:
         self._news: asyncio.Queue[News] = asyncio.Queue()
         (self._call,) = server.open(options, self._on_news)
         self.seconds = 0.0
+        self._reading = threading.Lock()  # a file must not be closed while a thread reads it
+        self._closed = False
 
     async def __aenter__(self) -> _Job:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close(self._call)
-        self._file.close()
+        with self._reading:
+            self._closed = True
+            self._file.close()
         await self._form.close()
 
     def _on_news(self, call: Call, news: News) -> None:
@@ -149,9 +154,13 @@ class _Job:
         finally:
             feeding.cancel()
 
+    def _next(self, blocks: Iterator[Samples]) -> Samples | None:
+        with self._reading:
+            return None if self._closed else next(blocks, None)
+
     async def _feed(self) -> None:
         blocks = self._file.blocks(round(_BLOCK_SECONDS * self._file.sample_rate))
-        while (block := await asyncio.to_thread(next, blocks, None)) is not None:
+        while (block := await asyncio.to_thread(self._next, blocks)) is not None:
             self.seconds += len(block) / self._file.sample_rate
             mono = select_channels(block, "mix")
             self._call.feed(np.ascontiguousarray(mono, "<f4").tobytes())
