@@ -29,7 +29,11 @@ def create_app(config: ServeConfig) -> Starlette:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        await server.start()
+        try:
+            await server.start()
+        except Exception as error:
+            server.failure = error  # uvicorn only says that the start failed
+            raise
         wyoming = None
         if config.wyoming_port:
             from nemostream.serve.protocols.wyoming import serve_wyoming

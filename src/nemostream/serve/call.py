@@ -25,6 +25,8 @@ from nemostream.text.tokenizer import SPACE
 from nemostream.text.words import words_of
 
 _CLOSING = ".,?!;:…。、，？！"
+_PIECE_SECONDS = 2  # a longer message is taken in pieces, so that its features do not hold the others up
+_REQUESTS = 64  # that may wait for the model; past it the client is not read from
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +124,11 @@ class Call:
         # each counter is written by one thread only: what was put in by the event loop, what was taken out by
         # the model's
         self._fed = self._taken = 0  # bytes
-        self._asked = self._answered = 0  # marks and ends
+        self._asked = self._answered = 0  # marks, languages, ends
         self._wanted = 0  # bytes that would complete a chunk
         self._language = options.language
         self._cancelled = self._ending = False
+        self._announced = False  # that it is due; `settle` takes it back before the scheduler looks again
         self._mark: _Mark | _End | None = None  # that the session which is being flushed answers
         self._bytes = 0  # that sessions before this one took
         self._session_bytes = 0
@@ -143,24 +146,25 @@ class Call:
         """Queue audio, cut anywhere."""
         if self.over or self._ending or not audio:
             return
-        was_due = self.is_due
-        self._queue.append(audio)
+        piece = _PIECE_SECONDS * self.options.bytes_per_second
+        for start in range(0, len(audio), piece):
+            self._queue.append(audio[start : start + piece])
         self._fed += len(audio)
-        if self._waiting > self.options.queue_seconds * self.options.bytes_per_second:
-            self._room.clear()
-        if not was_due:
-            self._awake()
+        self._hold_back()
+        self._awake()
 
     def mark(self, tag: object) -> None:
         """Ask for the final text of all audio so far; a final result with this tag answers, exactly once."""
-        self._request(_Mark(tag))
+        if not self._ending:
+            self._request(_Mark(tag))
 
     def set_language(self, language: str | None) -> None:
         """Use another language from here on.
 
         It takes effect with the next chunk. An unknown one must be refused before (`ModelConfig.prompt_id`).
         """
-        self._queue.append(_Language(language))
+        if not self._ending:
+            self._request(_Language(language))
 
     def end(self) -> None:
         """No more audio; the last news then has ``ended``."""
@@ -169,7 +173,7 @@ class Call:
             self._request(_End())
 
     async def room(self) -> None:
-        """Wait until the queue takes more audio."""
+        """Wait until the queue takes more audio and requests."""
         await self._room.wait()
 
     def cancel(self) -> None:
@@ -177,15 +181,29 @@ class Call:
         self._cancelled = self._ending = True
         self._loop.call_soon_threadsafe(self._room.set)
 
-    def _request(self, request: _Mark | _End) -> None:
-        was_due = self.is_due
+    def _request(self, request: _Mark | _Language | _End) -> None:
         self._queue.append(request)
         self._asked += 1
-        if not was_due:
-            self._awake()
+        self._hold_back()
+        self._awake()
+
+    def _hold_back(self) -> None:
+        """Let the client wait if its queue is full."""
+        if self._is_filled(1.0):
+            self._room.clear()
+            # the model's thread may have emptied it meanwhile, and have seen no reason to set it
+            if not self._is_filled(1.0):
+                self._room.set()
+
+    def _is_filled(self, share: float) -> bool:
+        return (
+            self._waiting > share * self.options.queue_seconds * self.options.bytes_per_second
+            or self._asked - self._answered > share * _REQUESTS
+        )
 
     def _awake(self) -> None:
-        if self.is_due:
+        if self.is_due and not self._announced:
+            self._announced = True
             self.due_since = time.monotonic()
             self._notify()
 
@@ -213,7 +231,8 @@ class Call:
     @property
     def session_is_due(self) -> bool:
         """Its session has a chunk for the encoder, or is to be finished."""
-        return self.session is not None and (self.session.ready > 0 or self._mark is not None)
+        session = self.session  # read once: the other thread may end it
+        return session is not None and (session.ready > 0 or self._mark is not None)
 
     def advance(self, model: Model) -> list[News]:
         """Take from the queue until there is a chunk to step; return what can be answered without one."""
@@ -229,6 +248,7 @@ class Call:
                 self._session_bytes += len(item)
                 self._open(model).push(item)
             elif isinstance(item, _Language):
+                self._answered += 1
                 self._language = item.language
                 if self.session is not None:
                     self.session.language = item.language
@@ -274,11 +294,12 @@ class Call:
 
     def settle(self) -> None:
         """After a step: say how much audio the next chunk needs, and let the client go on."""
+        self._announced = False
         self.due_since = time.monotonic()
         per_second = self.options.bytes_per_second
         missing = self.session.seconds_missing if self.session is not None else 0.0
         self._wanted = math.ceil(missing * per_second)
-        if self._waiting <= self.options.queue_seconds * per_second / 2 and not self._room.is_set():
+        if not self._is_filled(0.5) and not self._room.is_set():
             self._loop.call_soon_threadsafe(self._room.set)
 
     def _open(self, model: Model) -> Session:

@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 from nemostream.errors import ConfigError
 
 PREFIX = "NEMOSTREAM_SERVE_"
+_LEAST_QUEUE = 2.5  # twice the longest chunk, 1120 ms, and what the resampler keeps
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -104,12 +105,10 @@ class ServeConfig:
             "max_upload_mb",
             "max_message_kb",
             "idle_seconds",
-            "queue_seconds",
         ):
             if getattr(config, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(config, name)}; a positive number was expected.")
         for name in (
-            "port",
             "slots",
             "gather_ms",
             "resume_seconds",
@@ -118,6 +117,14 @@ class ServeConfig:
         ):
             if getattr(config, name) < 0:
                 raise ConfigError(f"{name} is {getattr(config, name)}; 0 or more was expected.")
+        for name in ("port", "wyoming_port"):
+            if not 0 <= getattr(config, name) <= 65_535:
+                raise ConfigError(f"{name} is {getattr(config, name)}; 0 to 65535 was expected.")
+        if config.queue_seconds < _LEAST_QUEUE:
+            raise ConfigError(
+                f"queue_seconds is {config.queue_seconds}; at least {_LEAST_QUEUE} was expected, so that "
+                "a whole chunk fits."
+            )
         if config.log_level not in ("debug", "info", "warning", "error"):
             raise ConfigError(
                 f"log_level is {config.log_level!r}; debug, info, warning or error was expected."

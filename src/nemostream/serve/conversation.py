@@ -19,7 +19,7 @@ import secrets
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from starlette.datastructures import QueryParams
 from starlette.requests import HTTPConnection
@@ -32,9 +32,12 @@ from nemostream.serve.scheduler import Refused
 from nemostream.serve.server import Server
 
 log = logging.getLogger("nemostream.serve")
+T = TypeVar("T")
 
 KEPT_MESSAGES = 2000  # for a client that reads slowly or comes back; past it the client has lost some
 POLICY, TRY_LATER, NORMAL, INTERNAL = 1008, 1013, 1000, 1011
+_STALL_SECONDS = 20.0  # a client that takes nothing for so long is cut off
+_GOODBYE_SECONDS = 1.0  # for telling a connection that has been replaced
 BROKEN = (1005, 1006)  # without a closing handshake; uvicorn says 1005 when the network has gone
 
 
@@ -63,7 +66,8 @@ class Conversation:
         self._sequence = 0
         self._sent = 0  # sequence of the last message that went to the current socket
         self._outgoing = asyncio.Event()
-        self._socket: WebSocket | None = None
+        self._socket: WebSocket | None = None  # the one that counts; an older one may still be open
+        self._tasks: tuple[asyncio.Task[Any], ...] = ()  # that serve it
         self._closing: tuple[int, str] | None = None  # close so when all messages are sent
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -116,10 +120,10 @@ class Conversation:
             self._skip -= skipped
             self._received -= skipped
             audio = audio[skipped:]
-        targets = self.calls if calls is None else calls
-        for call in targets:  # all of them before any wait, which another connection may interrupt
+        calls = self.calls if calls is None else calls
+        for call in calls:  # all, before anything can interrupt: no channel may miss what another has
             call.feed(audio)
-        for call in targets:
+        for call in calls:
             await call.room()
 
     def send(self, message: dict[str, Any]) -> None:
@@ -143,7 +147,7 @@ class Conversation:
         server: Server = socket.app.state.server
         try:
             server.access.check(socket)
-            conversation = cls._resumed(server, socket.query_params)
+            conversation = cls._resumed(server, socket)
         except (Denied, Problem) as error:
             await cls._reject(socket, error.status if isinstance(error, Denied) else 404, str(error))
             return
@@ -157,8 +161,7 @@ class Conversation:
                 return
             server.metrics.connections.labels(cls.protocol).inc()
             server.conversations[conversation.id] = conversation
-        offered = socket.scope.get("subprotocols", [])
-        await socket.accept(subprotocol=cls.subprotocol if cls.subprotocol in offered else None)
+            conversation._socket = socket
         await conversation._attend(socket)
 
     @staticmethod
@@ -175,8 +178,9 @@ class Conversation:
         await socket.close({503: TRY_LATER, 429: TRY_LATER}.get(status, POLICY), reason[:120])
 
     @classmethod
-    def _resumed(cls, server: Server, query: QueryParams) -> Conversation | None:
+    def _resumed(cls, server: Server, socket: WebSocket) -> Conversation | None:
         """The conversation that a client comes back to, set up to go on; None if it begins one."""
+        query: QueryParams = socket.query_params
         session = query.get("session")
         if session is None:
             return None
@@ -199,6 +203,7 @@ class Conversation:
             )
         conversation._skip = conversation._received - offset
         conversation._sent = received
+        conversation._socket = socket  # from here on nothing counts that comes or goes on another
         server.metrics.resumed.inc()
         return conversation
 
@@ -207,40 +212,54 @@ class Conversation:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        old, self._socket = self._socket, socket
-        self._outgoing.set()  # what the client missed goes out at once
-        if old is not None:  # a half-open connection, which the client has given up
-            with contextlib.suppress(RuntimeError):
-                await old.close(POLICY, "taken up again on another connection")
-        writer = asyncio.create_task(self._write(socket))
+        for task in self._tasks:  # of a half-open connection, which the client has given up
+            task.cancel()
+        offered = socket.scope.get("subprotocols", [])
+        code = BROKEN[0]
+        try:
+            await socket.accept(subprotocol=self.subprotocol if self.subprotocol in offered else None)
+            code = await self._converse(socket)
+        except WebSocketDisconnect:
+            pass  # gone before the handshake was over
+        finally:
+            if self._socket is socket:
+                self._leave(code)
+        if self._socket is not None:  # another connection has taken over
+            with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
+                async with asyncio.timeout(_GOODBYE_SECONDS):
+                    await socket.close(POLICY, "taken up again on another connection")
+
+    async def _converse(self, socket: WebSocket) -> int:
+        """Read and write until one of them ends; returns the code of the close."""
         reader = asyncio.create_task(self._read(socket))
+        writer = asyncio.create_task(self._write(socket))
+        self._tasks = (reader, writer)
+        self._outgoing.set()  # a client that is back may have messages to get
         try:
             await asyncio.wait({writer, reader}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            ended = reader.done() and not reader.cancelled() and reader.exception() is None
-            code = reader.result() if ended else BROKEN[0]
             for task in (writer, reader):
                 task.cancel()
-            await asyncio.gather(writer, reader, return_exceptions=True)
-            self._leave(socket, code)
+            ended = await asyncio.gather(reader, writer, return_exceptions=True)
+        return ended[0] if isinstance(ended[0], int) else BROKEN[0]
 
-    def _leave(self, socket: WebSocket, code: int) -> None:
-        """A connection is over: end the conversation, or keep it for a while."""
-        if self._socket is not socket:
-            return  # another connection has taken over
+    def _leave(self, code: int) -> None:
+        """The connection is over: end, or wait for the client to come back."""
         self._socket = None
-        over = self._closing is not None or code not in BROKEN
-        if over or not self.server.config.resume_seconds or self.server.scheduler.draining:
-            self._end()
-        else:
+        # nobody knows whether the last messages arrived, so a finished one is kept as well; it has no slots
+        may_return = code in BROKEN if self._closing is None else self._closing[0] == NORMAL
+        if may_return and self.server.config.resume_seconds and not self.server.scheduler.draining:
             loop = asyncio.get_running_loop()
             self._expiry = loop.call_later(self.server.config.resume_seconds, self._end)
+        else:
+            self._end()
 
     async def _read(self, socket: WebSocket) -> int:
         """Handle messages; returns the code with which the client closed."""
         while True:
             try:
-                message = await asyncio.wait_for(socket.receive(), self.server.config.idle_seconds)
+                async with asyncio.timeout(self.server.config.idle_seconds):
+                    message = await socket.receive()
             except TimeoutError:
                 self.on_problem(f"Nothing came for {self.server.config.idle_seconds:.0f} s.")
                 self.finish(POLICY, "idle")
@@ -248,6 +267,8 @@ class Conversation:
                 continue
             if message["type"] == "websocket.disconnect":
                 return int(message.get("code") or NORMAL)
+            if self._socket is not socket:
+                return BROKEN[0]
             if self._closing is not None:
                 continue
             try:
@@ -255,18 +276,19 @@ class Conversation:
                     await self.on_audio(message["bytes"])
                 else:
                     await self.on_message(_parse(message.get("text") or ""))
+                    for call in self.calls:
+                        await call.room()
             except NemostreamError as error:
                 self.on_problem(str(error))
                 if isinstance(error, Refused | Denied) or (isinstance(error, Problem) and error.fatal):
                     self.finish(TRY_LATER if isinstance(error, Refused) else POLICY, str(error))
-            except (
-                AttributeError,
-                KeyError,
-                TypeError,
-                ValueError,
-            ):  # JSON, but not of the shape that it should have
+            except (AttributeError, KeyError, TypeError, ValueError):  # JSON of another shape
                 log.warning("a message was not understood", exc_info=True)
                 self.on_problem("The message is not of the form that this protocol has.")
+            except Exception:  # ours; whatever it is, it may not hold a slot
+                log.exception("a message could not be handled")
+                self.on_problem("The server failed to handle a message.")
+                self.finish(INTERNAL, "The server failed to handle a message.")
 
     async def on_audio(self, audio: bytes) -> None:
         """Take a binary message: audio for all calls."""
@@ -275,6 +297,8 @@ class Conversation:
     async def _write(self, socket: WebSocket) -> None:
         while True:
             await self._outgoing.wait()
+            if self._socket is not socket:
+                return
             self._outgoing.clear()
             for sequence, text in list(self._messages):
                 if sequence <= self._sent:
@@ -282,7 +306,10 @@ class Conversation:
                 if sequence > self._sent + 1:  # dropped before it could be sent
                     self._closing = (POLICY, "too slow: results were not read")
                     break
-                await socket.send_text(text)
+                async with asyncio.timeout(_STALL_SECONDS):
+                    await socket.send_text(text)
+                if self._socket is not socket:
+                    return
                 self._sent = sequence
             if self._closing is not None and (self._sent == self._sequence or "slow" in self._closing[1]):
                 with contextlib.suppress(RuntimeError, WebSocketDisconnect):
@@ -309,11 +336,25 @@ class Conversation:
 def _parse(text: str) -> dict[str, Any]:
     try:
         message = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         message = None
     if not isinstance(message, dict):
         raise Problem(f"A JSON object was expected, not {text[:40]!r}.")
     return message
+
+
+def typed(value: object, kind: type[T], name: str) -> T:
+    """Return a value of a message, which must be of a kind.
+
+    Raises:
+        Problem: if it is not.
+    """
+    if not isinstance(value, kind):
+        raise Problem(f"{name} is {str(value)[:40]!r}; {_KINDS[kind]} was expected.")
+    return value
+
+
+_KINDS: dict[type, str] = {str: "a string", dict: "an object", list: "a list", int: "a whole number"}
 
 
 def with_latency(options: CallOptions, query: Mapping[str, str]) -> CallOptions:

@@ -17,7 +17,7 @@ from nemostream.errors import BackendError
 from nemostream.serve.app import create_app
 from nemostream.serve.config import ServeConfig
 
-_PING_SECONDS = 20.0  # a connection that answers no ping for so long is half-open, and is closed
+_PING_SECONDS = 20.0  # keeps addresses alive in routers
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
@@ -60,19 +60,36 @@ def run_server(config: ServeConfig) -> None:
 
     Raises:
         BackendError: if the address can't be used.
+        NemostreamError: if the model can't be loaded, or does not know a setting.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
     # uvicorn takes an answer instead of a handshake, which is how calls are refused, for a fault
-    logging.getLogger("uvicorn.error").addFilter(
-        lambda record: "completing handshake" not in record.getMessage()
-    )
-    server, listener = uvicorn_server(config, create_app(config))
+    logging.getLogger("uvicorn.error").addFilter(_is_wanted)
+    app = create_app(config)
+    server, listener = uvicorn_server(config, app)
     logging.getLogger("nemostream.serve").info(
         "listening", extra={"host": config.host, "port": listener.getsockname()[1]}
     )
-    server.run(sockets=[listener])
+    try:
+        server.run(sockets=[listener])
+    except SystemExit:  # the start failed; which code uvicorn has for it says nothing
+        if app.state.server.failure is None:
+            raise
+    if app.state.server.failure is not None:
+        raise app.state.server.failure
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    """Not every message of uvicorn's is.
+
+    It takes an answer instead of a handshake, which is how calls are refused, for a fault; it writes the
+    addresses of WebSockets, which hold session ids and key terms; and it shows a wrong setting as a
+    traceback.
+    """
+    text = record.getMessage()
+    return not ("completing handshake" in text or '"WebSocket ' in text or text.startswith("Traceback"))
 
 
 def uvicorn_server(config: ServeConfig, app: ASGIApp) -> tuple[uvicorn.Server, socket.socket]:
@@ -99,7 +116,9 @@ def uvicorn_server(config: ServeConfig, app: ASGIApp) -> tuple[uvicorn.Server, s
         ws="websockets-sansio",
         ws_max_size=config.max_message_kb * 1024,
         ws_ping_interval=_PING_SECONDS,
-        ws_ping_timeout=_PING_SECONDS,
+        # no time limit: answers of a client that is slowed down wait behind its audio; `idle_seconds` and the
+        # limit of writing find connections that are half-open
+        ws_ping_timeout=None,
         ws_per_message_deflate=False,  # audio does not compress, and it costs
         timeout_graceful_shutdown=5,
     )

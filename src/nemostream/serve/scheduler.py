@@ -54,8 +54,6 @@ class Scheduler:
         self._calls: set[Call] = set()
         self._wake = threading.Condition()
         self._draining = self._stopped = False
-        self._stepped = 0.0  # when the last step began
-        self._behind = 0.0  # seconds that the oldest chunk of the last step had waited
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
 
     def start(self) -> None:
@@ -102,8 +100,7 @@ class Scheduler:
             self._refuse("draining", "This server is shutting down; connect again, to another one.")
         if self.active + count > self.slots:
             self._refuse("full", f"All {self.slots} slots of this server are taken; try again later.")
-        recent = time.monotonic() - self._stepped < LATE_SECONDS
-        if self._behind > LATE_SECONDS and recent and self.active:
+        if self._behind() > LATE_SECONDS:
             self._refuse("late", "This server is behind with the calls that it has; try again later.")
         calls = [Call(options, channel, self._notify) for channel in range(count)]
         with self._wake:
@@ -115,6 +112,12 @@ class Scheduler:
         """End a call whatever state it is in; its slot is free after the current step."""
         call.cancel()
         self._notify()
+
+    def _behind(self) -> float:
+        """Seconds that the chunk has waited which has waited longest."""
+        now = time.monotonic()
+        with self._wake:
+            return max((now - call.due_since for call in self._calls if call.is_due), default=0.0)
 
     def _refuse(self, reason: str, message: str) -> None:
         self._metrics.refused.labels(reason).inc()
@@ -152,7 +155,6 @@ class Scheduler:
                 continue
             patience = self._gather - (now - due[0][0])
             if patience <= 0 or len(due) >= min(self._max_batch, len(self._calls)):
-                self._behind, self._stepped = now - due[0][0], now
                 return [call for _, _, call in due[: self._max_batch]]
             self._wake.wait(patience)
         return None

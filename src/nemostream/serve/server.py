@@ -36,6 +36,7 @@ class Server:
         self._listeners: dict[Call, Listener] = {}
         self._scheduler: Scheduler | None = None
         self.started = int(time.time())
+        self.failure: Exception | None = None  # why it could not start
 
     @property
     def scheduler(self) -> Scheduler:

@@ -10,7 +10,7 @@ from typing import Any
 from nemostream.decoding.endpoint import Endpoint
 from nemostream.results import Word
 from nemostream.serve.call import Call, CallOptions, Result
-from nemostream.serve.conversation import Conversation, Problem, whole_number, with_latency
+from nemostream.serve.conversation import Conversation, Problem, typed, whole_number, with_latency
 
 ENCODINGS = {"linear16": "s16le", "linear32": "f32le", "mulaw": "mulaw", "alaw": "alaw"}
 _PAUSE_FACTOR = 2.0  # a pause that is not quiet takes so much longer to count
@@ -42,7 +42,7 @@ class Listen(Conversation):
             for call in self.calls:
                 call.end()
         elif kind == "Configure":
-            language = message.get("language")
+            language = typed(message.get("language") or "", str, "language") or None
             self.server.model.config.prompt_id(language)
             for call in self.calls:
                 call.set_language(language)

@@ -14,7 +14,7 @@ from typing import Any
 from nemostream.audio import check_rate
 from nemostream.decoding.endpoint import Endpoint
 from nemostream.serve.call import Call, Result
-from nemostream.serve.conversation import Conversation, Problem, with_latency
+from nemostream.serve.conversation import Conversation, Problem, typed, with_latency
 
 _FORMATS = {"audio/pcm": ("s16le", 24_000), "audio/pcmu": ("mulaw", 8000), "audio/pcma": ("alaw", 8000)}
 _OLD_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
@@ -117,7 +117,7 @@ class Realtime(Conversation):
         if not isinstance(transcription, dict):
             raise Problem("transcription is not an object.")
         if "language" in transcription:
-            language = transcription["language"] or None
+            language = typed(transcription["language"] or "", str, "language") or None
             self.server.model.config.prompt_id(language)
             options = replace(options, language=language)
             call.set_language(language)
@@ -146,7 +146,7 @@ class Realtime(Conversation):
 def _format(form: Any) -> tuple[str, int]:
     """Encoding and rate of ``{"type": "audio/pcm", "rate": 16000}``, or of the API's former names."""
     kind = form.get("type") if isinstance(form, dict) else _OLD_FORMATS.get(str(form))
-    if kind not in _FORMATS:
+    if not isinstance(kind, str) or kind not in _FORMATS:
         known = ", ".join([*_FORMATS, *_OLD_FORMATS])
         raise Problem(f"The audio format {form!r} is unknown; one of {known} was expected.")
     encoding, rate = _FORMATS[kind]

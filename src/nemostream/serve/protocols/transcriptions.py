@@ -18,6 +18,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from nemostream.audio import AudioFile, Samples
 from nemostream.audio.channels import select_channels
@@ -34,6 +35,7 @@ from nemostream.text.writers import WRITERS, Recognition
 FORMATS = ("json", "verbose_json", "text", "srt", "vtt")
 _BLOCK_SECONDS = 2.0
 _CHUNKS = 4  # of a file in one step
+_FORM_BYTES = 1 << 20  # of a form besides its file
 
 
 async def models(request: Request) -> Response:
@@ -54,7 +56,8 @@ async def transcriptions(request: Request) -> Response:
         server.access.check(request)
         if int(request.headers.get("content-length") or 0) > limit:
             return problem(f"The file is larger than {server.config.max_upload_mb} MB, the limit here.", 413)
-        form = await request.form(max_files=1, max_part_size=1 << 20)
+        limited = _limited(request, limit + _FORM_BYTES)
+        form = await limited.form(max_files=1, max_part_size=_FORM_BYTES)
         try:
             return await _transcribe(server, form)
         except BaseException:
@@ -68,6 +71,21 @@ async def transcriptions(request: Request) -> Response:
         return problem(str(error), 400)
     except HTTPException as error:
         return problem(error.detail, error.status_code)
+
+
+def _limited(request: Request, limit: int) -> Request:
+    """The request, with an end to its body whether it says its length or not."""
+    taken = 0
+
+    async def receive() -> Message:
+        nonlocal taken
+        message = await request.receive()
+        taken += len(message.get("body", b""))
+        if taken > limit:
+            raise HTTPException(413, "The file is larger than the limit here.")
+        return message
+
+    return Request(request.scope, receive)
 
 
 def problem(message: str, status: int) -> JSONResponse:
@@ -94,7 +112,7 @@ async def _transcribe(server: Server, form: FormData) -> Response:
     file = await asyncio.to_thread(_open, upload.file, name)
     job = _Job(server, options, file, form)
     if text_fields.get("stream", "false").lower() == "true":
-        return StreamingResponse(_events(job), media_type="text/event-stream")
+        return _EventStream(job)
     async with job:
         results = [result async for result in job.results()]
     return _answer(wanted, server, results, name, job.seconds)
@@ -168,6 +186,19 @@ class _Job:
         self._call.end()
 
 
+class _EventStream(StreamingResponse):
+    """Server-Sent Events of a job, which ends with the response even if the client left before the first."""
+
+    def __init__(self, job: _Job) -> None:
+        super().__init__(_events(job), media_type="text/event-stream")
+        self._job = job
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        async with self._job:
+            await super().__call__(scope, receive, send)
+
+
 async def _events(job: _Job) -> AsyncIterator[str]:
     """Server-Sent Events: deltas, then the whole text."""
 
@@ -175,16 +206,15 @@ async def _events(job: _Job) -> AsyncIterator[str]:
         return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
 
     text = ""
-    async with job:
-        try:
-            async for result in job.results():
-                if result.delta:
-                    yield event({"type": "transcript.text.delta", "delta": result.delta})
-                text = result.text
-            usage = {"type": "duration", "seconds": round(job.seconds, 3)}
-            yield event({"type": "transcript.text.done", "text": text, "usage": usage})
-        except NemostreamError as error:  # the status has been sent long ago
-            yield event({"type": "error", "error": {"message": str(error)}})
+    try:
+        async for result in job.results():
+            if result.delta:
+                yield event({"type": "transcript.text.delta", "delta": result.delta})
+            text = result.text
+        usage = {"type": "duration", "seconds": round(job.seconds, 3)}
+        yield event({"type": "transcript.text.done", "text": text, "usage": usage})
+    except NemostreamError as error:  # the status has been sent long ago
+        yield event({"type": "error", "error": {"message": str(error)}})
 
 
 def _answer(

@@ -22,7 +22,7 @@ from starlette.websockets import WebSocket
 from nemostream.decoding.endpoint import Endpoint
 from nemostream.serve.access import Denied
 from nemostream.serve.call import Call, Result
-from nemostream.serve.conversation import Conversation, Problem, with_latency
+from nemostream.serve.conversation import Conversation, Problem, typed, with_latency
 from nemostream.serve.server import Server
 
 _TRACKS = ("inbound", "outbound")
@@ -91,6 +91,10 @@ class Twilio(Conversation):
             _publish(self.server, self._sid, None)
             self.finish()
 
+    def _end(self) -> None:
+        super()._end()
+        _publish(self.server, self._sid, None)  # also where no stop came
+
     def on_problem(self, message: str) -> None:
         """An event that Twilio ignores and people can read."""
         self.send({"event": "error", "streamSid": self._sid, "message": message})
@@ -98,20 +102,21 @@ class Twilio(Conversation):
     def _start(self, start: Any) -> None:
         if not isinstance(start, dict) or self._tracks:
             raise Problem("A start message has an object `start`, and comes once.", fatal=True)
-        parameters = start.get("customParameters") or {}
-        key = parameters.get("api_key")
+        parameters = typed(start.get("customParameters") or {}, dict, "customParameters")
+        key = typed(parameters.get("api_key") or "", str, "api_key")
         self.server.access.check_key(self._connection, key)
-        form = start.get("mediaFormat") or {}
+        form = typed(start.get("mediaFormat") or {}, dict, "mediaFormat")
         if form.get("encoding", "audio/x-mulaw") != "audio/x-mulaw":
             raise Problem(f"mediaFormat is {form}; audio/x-mulaw was expected.", fatal=True)
-        tracks = start.get("tracks") or ["inbound"]
-        if not set(tracks) <= set(_TRACKS):
+        tracks = typed(start.get("tracks") or ["inbound"], list, "tracks")
+        if any(track not in _TRACKS for track in tracks):
             raise Problem(f"tracks is {tracks}; inbound, outbound or both was expected.", fatal=True)
         self._sid = str(start.get("streamSid") or self.id)
         options = with_latency(self.server.default_options(), self.query)
         if "language" in parameters:
-            options = replace(options, language=parameters["language"])
-        rate = int(form.get("sampleRate", 8000))
+            language = typed(parameters["language"] or "", str, "language")
+            options = replace(options, language=language or None)
+        rate = typed(form.get("sampleRate", 8000), int, "sampleRate")
         options = replace(options, encoding="mulaw", sample_rate=rate, endpoint=Endpoint())
         for track in dict.fromkeys(tracks):
             self.admit(options)
@@ -120,7 +125,7 @@ class Twilio(Conversation):
     async def _media(self, media: Any) -> None:
         if not isinstance(media, dict) or not self._tracks:
             raise Problem("media came before start, or without an object `media`.")
-        call = self._tracks.get(media.get("track", "inbound"))
+        call = self._tracks.get(typed(media.get("track", "inbound"), str, "track"))
         if call is None:
             raise Problem(f"The track {media.get('track')!r} was not named in start.")
         try:

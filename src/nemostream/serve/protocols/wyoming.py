@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import StreamReader, StreamWriter
+from collections.abc import Coroutine
 from dataclasses import replace
 
 from wyoming.asr import Transcribe, Transcript, TranscriptChunk, TranscriptStart, TranscriptStop
@@ -40,11 +41,39 @@ async def serve_wyoming(server: Server, host: str, port: int) -> AsyncTcpServer:
     return tcp
 
 
+class _Reader:
+    """What the library reads from, with a limit in bytes and in time, which the library has not.
+
+    It takes a ValueError for the end of the connection.
+    """
+
+    def __init__(self, reader: StreamReader, server: Server) -> None:
+        self._reader = reader
+        self._seconds = server.config.idle_seconds
+        self._bytes = server.config.max_message_kb * 1024
+        self.feed_eof = reader.feed_eof
+
+    async def readline(self) -> bytes:
+        return await self._in_time(self._reader.readline())
+
+    async def readexactly(self, n: int) -> bytes:
+        if n > self._bytes:
+            raise ValueError(f"{n} bytes in one message")
+        return await self._in_time(self._reader.readexactly(n))
+
+    async def _in_time(self, reading: Coroutine[None, None, bytes]) -> bytes:
+        try:
+            return await asyncio.wait_for(reading, self._seconds)
+        except (TimeoutError, asyncio.IncompleteReadError) as error:
+            raise ValueError("nothing came") from error
+
+
 class _Handler(AsyncEventHandler):
     """One connection; one utterance after another, each from audio-start to audio-stop."""
 
     def __init__(self, server: Server, reader: StreamReader, writer: StreamWriter) -> None:
         super().__init__(reader, writer)
+        self.reader = _Reader(reader, server)  # type: ignore[assignment]
         self._server = server
         self._language: str | None = server.config.language
         self._call: Call | None = None
