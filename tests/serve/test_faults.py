@@ -13,10 +13,12 @@ from contextlib import suppress
 import httpx
 import numpy as np
 import pytest
-from websockets.exceptions import ConnectionClosed
+from starlette.requests import HTTPConnection
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from nemostream.loading import embedded_clip
+from nemostream.serve.conversation import Conversation
 from tests.serve.conftest import mulaw, running, s16le
 from tests.serve.test_listen import QUERY, finals, hang_up, listen, results
 from tests.serve.test_operations import metric
@@ -471,3 +473,46 @@ def test_no_wake_up_is_lost_between_the_threads() -> None:
         return call.is_due, len(woken)
 
     assert asyncio.run(scenario()) == (True, 1)
+
+
+def test_kept_messages_are_limited_in_size(monkeypatch) -> None:
+    """Interim results of an utterance that nobody ends grow with it."""
+    from nemostream.serve import conversation
+
+    monkeypatch.setattr(conversation, "KEPT_CHARACTERS", 10_000)
+
+    async def scenario() -> int:
+        kept = Conversation(None, HTTPConnection({"type": "http", "query_string": b""}))  # type: ignore[arg-type]
+        for _ in range(100):
+            kept.send({"text": "x" * 900})
+        return len(kept._messages)
+
+    assert asyncio.run(scenario()) == 10
+
+
+def test_a_key_term_that_can_not_be_used_is_refused_at_once(server) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        listen(server, QUERY + "&keyterm=" + "x" * 300)
+    assert refused.value.response.status_code == 400
+    assert "200 characters" in json.loads(refused.value.response.body)["error"]["message"]
+    server.wait_until_idle()
+
+
+def test_a_name_that_is_made_to_lead_here_is_a_strange_page(server) -> None:
+    """DNS rebinding: the browser takes the page's own host for this server's."""
+    headers = {"Origin": "http://evil.example:8000", "Host": "evil.example:8000"}
+    assert httpx.get(f"{server.http}/v1/models", headers=headers).status_code == 403
+    headers = {"Origin": f"http://localhost:{server.port}", "Host": f"localhost:{server.port}"}
+    assert httpx.get(f"{server.http}/v1/models", headers=headers).status_code == 200
+
+
+def test_a_client_that_leaves_in_the_middle_of_an_upload_leaves_no_traceback(server, caplog) -> None:
+    raw = sockets.create_connection(("127.0.0.1", server.port))
+    raw.sendall(
+        b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: here\r\nContent-Length: 1000000\r\n"
+        b"Content-Type: multipart/form-data; boundary=x\r\n\r\n--x\r\n"
+    )
+    time.sleep(0.2)
+    reset(raw)
+    time.sleep(0.5)
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []

@@ -71,6 +71,10 @@ def test_stereo_is_mixed_and_a_file_may_be_long(server, model) -> None:
         (None, {"language": "tlh"}, "tlh"),
         (None, {"latency": "7"}, "80"),
         (None, {"latency": "x"}, "latency"),
+        (None, {"stream": "banana"}, "banana"),
+        (None, {"stream": "true", "response_format": "srt"}, "srt"),
+        (None, {"timestamp_granularities[]": "word"}, "verbose_json"),
+        (None, {"timestamp_granularities[]": "page", "response_format": "verbose_json"}, "page"),
     ],
 )
 def test_errors_are_sentences(server, file, fields, part) -> None:
@@ -80,9 +84,39 @@ def test_errors_are_sentences(server, file, fields, part) -> None:
     server.wait_until_idle()
 
 
+def test_words_or_segments(server, text) -> None:
+    for given, other in (("word", "segment"), ("segment", "word")):
+        fields = {"response_format": "verbose_json", "timestamp_granularities[]": given}
+        body = post(server, **fields).json()
+        assert f"{given}s" in body
+        assert f"{other}s" not in body
+
+
+def test_garbage_in_a_file_of_floats_is_named(server) -> None:
+    file = io.BytesIO()
+    soundfile.write(file, np.full(32_000, 4e29), 16_000, format="WAV", subtype="FLOAT")
+    answer = post(server, file.getvalue())
+    assert answer.status_code == 400
+    assert "clip.flac: Float audio has 4e+29 at sample 0" in answer.json()["error"]["message"]
+
+
+def test_addresses_that_are_not_there_get_errors_as_clients_read_them(server) -> None:
+    name = httpx.get(f"{server.http}/v1/models").json()["data"][0]["id"]
+    assert httpx.get(f"{server.http}/v1/models/{name}").json()["id"] == name
+    for answer in (
+        httpx.get(f"{server.http}/v1/models/whisper-1"),
+        httpx.get(f"{server.http}/v1/nothing"),
+        httpx.get(f"{server.http}/v1/audio/transcriptions"),
+    ):
+        assert answer.status_code in (404, 405)
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
 def test_a_damaged_file_fails_and_gives_its_slot_back(server) -> None:
     whole = embedded_clip().read_bytes()
-    assert post(server, whole[: len(whole) // 2]).status_code == 400
+    answer = post(server, whole[: len(whole) // 2])
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("clip.flac: ")
     streamed = post(server, whole[: len(whole) // 2], stream="true").text
     assert "error" in streamed
     server.wait_until_idle()

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemostream.results import Token
-from nemostream.text.words import words_of
+from nemostream.results import Token, Word
+from nemostream.text.tokenizer import Tokenizer
+from nemostream.text.words import GrowingWords, words_of
 from tests.text.pieces import PIECES, TOKENIZER, S, at, tokens
 
 TOKENS = st.integers(0, 25).flatmap(
@@ -49,6 +50,35 @@ def test_the_words_together_are_the_whole_text(stream: list[Token]) -> None:
         assert text[position - between : position].isspace() or between == 0
         position += len(word.text)
     assert text[position:].strip() == ""
+
+
+@given(TOKENS, st.data())
+def test_words_of_tokens_that_come_bit_by_bit_are_those_of_all(
+    stream: list[Token], data: st.DataObject
+) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    growing = GrowingWords(TOKENIZER)
+    for begin, end in pairwise([0, *cuts, len(stream)]):
+        assert growing.add(stream[begin:end]) == words_of(stream[:end], TOKENIZER)
+
+
+def test_settled_words_are_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def counted(part: list[Token], tokenizer: Tokenizer) -> tuple[Word, ...]:
+        seen.append(len(part))
+        return words_of(part, tokenizer)
+
+    monkeypatch.setattr("nemostream.text.words.words_of", counted)
+    growing = GrowingWords(TOKENIZER, origin=10.0)
+    for number in range(300):
+        words = growing.add(
+            tokens((f"{S}the", 3 * number), (f"{S}cat", 3 * number + 1), ("s", 3 * number + 2))
+        )
+    assert len(words) == 600
+    assert words[0].start == 10.0
+    assert words[-1].end == pytest.approx(10.0 + 900 * 0.08)
+    assert max(seen) <= 5
 
 
 def test_a_word_goes_from_its_first_token_to_80_ms_after_its_last() -> None:

@@ -2,7 +2,7 @@
 
 from nemostream.audio.channels import Channels, check_channels, select_channels, split_channels
 from nemostream.audio.files import AudioFile, AudioSource, load_audio, stream_audio
-from nemostream.audio.pcm import ENCODINGS, PcmDecoder, Samples, as_float32, check_finite, encoding_name
+from nemostream.audio.pcm import ENCODINGS, PcmDecoder, Samples, as_float32, check_samples, encoding_name
 from nemostream.audio.resample import Resampler, check_rate
 
 __all__ = [
@@ -15,8 +15,8 @@ __all__ = [
     "Samples",
     "as_float32",
     "check_channels",
-    "check_finite",
     "check_rate",
+    "check_samples",
     "encoding_name",
     "load_audio",
     "select_channels",

@@ -16,7 +16,7 @@ import numpy as np
 import soundfile
 
 from nemostream.audio.channels import Channels, check_channels, select_channels
-from nemostream.audio.pcm import Samples, check_finite
+from nemostream.audio.pcm import Samples, check_samples
 from nemostream.audio.pyav_reader import PyAvReader, known_container
 from nemostream.audio.resample import Resampler
 from nemostream.audio.soundfile_reader import SoundFileReader
@@ -42,9 +42,10 @@ class AudioFile:
 
     Args:
         source: a path, or a seekable binary file, which is read from position 0 and stays open.
+        name: what error messages call it; None: the path, or the file object's own name.
 
     Attributes:
-        name: the path, or the file object's name, as error messages give it.
+        name: as error messages give it.
         sample_rate: Hz.
         channels: how many.
         frames: samples per channel, or None where the header does not say.
@@ -54,14 +55,14 @@ class AudioFile:
         AudioError: the file is missing, unreadable, empty, truncated, not audio, or needs PyAV.
     """
 
-    def __init__(self, source: AudioSource) -> None:
+    def __init__(self, source: AudioSource, name: str | None = None) -> None:
         self._owned: BinaryIO | None = None
         if isinstance(source, str | Path):
-            self.name = str(source)
+            self.name = name or str(source)
             file = self._owned = _open(Path(source))
         else:
             file = source
-            self.name = str(getattr(source, "name", None) or "<stream>")
+            self.name = name or str(getattr(source, "name", None) or "<stream>")
         try:
             self._reader = _reader(file, self.name)
         except BaseException:
@@ -93,7 +94,8 @@ class AudioFile:
         """Yield the audio as float32 `[frames_per_block, C]`; the last block may be shorter, none is empty.
 
         Raises:
-            AudioError: the file turns out truncated or damaged, has no samples, or a sample is not finite.
+            AudioError: the file turns out truncated or damaged, has no samples, or a sample is not finite or
+                far above 1.
             SessionError: the blocks were asked for before.
             ValueError: ``frames_per_block`` is below 1.
         """
@@ -109,7 +111,7 @@ class AudioFile:
         held = total = 0
         while len(part := self._reader.read()):
             try:
-                check_finite(part, total)
+                check_samples(part, total)
             except AudioError as error:
                 raise AudioError(f"{self.name}: {error}") from None
             total += len(part)

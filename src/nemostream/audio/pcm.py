@@ -7,6 +7,8 @@ depend on the bytes alone and never on where they were cut. G.711 follows ITU-T 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -63,31 +65,36 @@ def _alaw_table() -> Samples:
 _G711 = {"mulaw": _mulaw_table(), "alaw": _alaw_table()}
 
 
-def check_finite(samples: Samples, offset: int = 0) -> None:
-    """Check that ``samples``, `[N]` or `[N, C]`, holds neither NaN nor infinity.
+def check_samples(samples: NDArray[np.floating], offset: int = 0) -> None:
+    """Check that ``samples``, `[N]` or `[N, C]`, are numbers of an audio signal whose full scale is 1.
 
     ``offset`` is the number of samples that came before, so that the message counts from the beginning.
 
     Raises:
-        AudioError: a sample is not finite; the message names the first one.
+        AudioError: a sample is NaN, infinite, or so large that it is an unscaled integer or garbage; the
+            message names the first one.
     """
-    finite = np.isfinite(samples)
-    if finite.all():
+    good = np.abs(samples) <= PEAK_LIMIT  # NaN is not
+    if good.all():
         return
-    first = np.unravel_index(int(np.argmin(finite)), samples.shape)
+    first = np.unravel_index(int(np.argmin(good)), samples.shape)
     value = float(samples[first])
-    what = "NaN" if np.isnan(value) else "an infinite value"
     channel = f" of channel {first[1]}" if samples.ndim == 2 and samples.shape[1] > 1 else ""
+    place = f"at sample {offset + int(first[0])}{channel}"
+    if not math.isfinite(value):
+        what = "NaN" if math.isnan(value) else "an infinite value"
+        raise AudioError(f"{what} {place}; all samples must be finite, so mend the source.")
     raise AudioError(
-        f"{what} at sample {offset + int(first[0])}{channel}; all samples must be finite, so mend the source."
+        f"Float audio has {value:g} {place}; full scale is 1, so divide integer samples by their range."
     )
 
 
-def as_float32(array: ArrayLike) -> Samples:
+def as_float32(array: ArrayLike, offset: int = 0) -> Samples:
     """Return audio as float32 in units of full scale, in the shape that it came in: `[N]` or `[N, C]`.
 
     int16 and int32 are divided by 2**15 and 2**31, uint8 is centred on 128; floats keep their values, also
     the small overshoot beyond ±1 that lossy codecs produce. A float32 array is returned as it is, not copied.
+    ``offset`` is for messages, see `check_samples`.
 
     Raises:
         AudioError: the shape or dtype is another one, a sample is NaN or infinite, or floats are so large
@@ -114,12 +121,7 @@ def as_float32(array: ArrayLike) -> Samples:
         raise AudioError(
             f"Audio of dtype {data.dtype} was given; use int16, int32, uint8, float32 or float64."
         )
-    check_finite(data)
-    peak = float(np.abs(data).max(initial=0.0))
-    if peak > PEAK_LIMIT:
-        raise AudioError(
-            f"Float audio peaks at {peak:g}; full scale is 1, so divide integer samples by their range."
-        )
+    check_samples(data, offset)
     return data.astype(np.float32, copy=False)
 
 
@@ -156,7 +158,8 @@ class PcmDecoder:
         """Decode one packet to float32 `[N, channels]`; N is 0 while no moment is complete.
 
         Raises:
-            AudioError: an ``f32le`` sample is NaN or infinite; this packet is lost, the next can be decoded.
+            AudioError: an ``f32le`` sample is NaN, infinite or far above 1; this packet is lost, the next can
+                be decoded.
             SessionError: the decoder was finished.
         """
         if self._finished:
@@ -167,7 +170,8 @@ class PcmDecoder:
         samples = self._to_float(buffer[:whole]).reshape(-1, self.channels)
         start = self._decoded
         self._decoded += len(samples)
-        check_finite(samples, start)
+        if self.encoding == "f32le":
+            check_samples(samples, start)
         return samples
 
     def finish(self) -> int:

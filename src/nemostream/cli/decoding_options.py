@@ -44,6 +44,9 @@ def add_decoding_options(
     group.add_argument("--confidence", action="store_true", help=confidence)
     if endpoint:
         group.add_argument("--endpoint", action="store_true", help="cut the text into utterances at pauses")
+        group.add_argument(
+            "--vad", action="store_true", help="the same, and silero-vad says where a pause is (extra vad)"
+        )
     group.add_argument(
         "--itn",
         metavar="MODULE:FUNCTION",
@@ -75,6 +78,10 @@ def decoding_options(arguments: argparse.Namespace) -> dict[str, Any]:
         options["confidence"] = True
     if getattr(arguments, "endpoint", False):
         options["endpoint"] = True
+    if getattr(arguments, "vad", False):
+        from nemostream.decoding.endpoint import Endpoint
+
+        options["endpoint"] = Endpoint(vad=True)
     if arguments.itn is not None:
         options["itn"] = _function(arguments.itn)
     return options

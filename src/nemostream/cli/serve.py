@@ -33,6 +33,9 @@ def add_parser(
     parser.add_argument("--workers", type=int, metavar="N", help="threads for a batch; default: one a core")
     parser.add_argument("--latency", type=int, metavar="MS", help="of calls that ask for none")
     parser.add_argument("-l", "--language", help="of calls that ask for none")
+    parser.add_argument(
+        "--vad", action="store_const", const=True, help="silero-vad says where a pause is (extra vad)"
+    )
     parser.add_argument("--host", help="address; default: 127.0.0.1, this machine only")
     parser.add_argument("--port", type=int, help="default: 8000; 0 takes a free one and logs it")
     parser.add_argument("--slots", type=int, metavar="N", help="calls at once; default: measured at start")

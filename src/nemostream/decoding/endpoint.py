@@ -1,21 +1,16 @@
-"""Where an utterance ends: rules on the run of blanks and the level of the sound, frame by frame.
+"""Where an utterance ends: rules on the run of blanks and on how quiet it is, frame by frame.
 
-The rules are those of Kaldi's and sherpa's endpointing, with the level besides: a pause counts early if it is
+The rules are those of Kaldi's and sherpa's endpointing, with quiet besides: a pause counts early if it is
 quiet as well, and later if it is not, as in noise. They look at one frame after the other, so that the result
 does not depend on how many come in one call.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 from nemostream.config import FRAME_MS
 from nemostream.errors import SessionError
-
-_FLOOR_FRAMES = 125  # 10 s: within these somebody takes a breath, which shows how loud the background is
-_QUIET_ABOVE_FLOOR = 10.0  # dB
-_QUIET_BELOW = -60.0  # dB of full scale, quiet in any case
 
 
 @dataclass(frozen=True)
@@ -26,6 +21,7 @@ class Endpoint:
         quiet: without a token, if the sound has been quiet for half of it as well.
         pause: without a token, whatever the sound.
         longest: after so long an utterance is cut between two words.
+        vad: silero-vad says what is quiet, instead of the level; for calls with music or loud noise.
 
     Raises:
         SessionError: if one is not positive, or ``quiet`` is longer than ``pause``.
@@ -34,6 +30,7 @@ class Endpoint:
     quiet: float = 0.8
     pause: float = 1.6
     longest: float = 20.0
+    vad: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.quiet <= self.pause or self.longest <= 0:
@@ -53,7 +50,6 @@ class Endpointer:
         self._quiet, self._pause, self._longest = (
             max(1, round(1000 * seconds / FRAME_MS)) for seconds in (rules.quiet, rules.pause, rules.longest)
         )
-        self._levels: deque[float] = deque(maxlen=_FLOOR_FRAMES)
         self._frame = 0
         self._first: int | None = None  # frame of the utterance's first token
         self._last = 0  # frame of its last one
@@ -64,20 +60,18 @@ class Endpointer:
         """The next frame to look at."""
         return self._frame
 
-    def step(self, level: float, *, tokens: bool, new_word: bool) -> bool:
+    def step(self, quiet: bool, *, tokens: bool, new_word: bool) -> bool:
         """Look at one frame.
 
         Args:
-            level: of the sound, dB of full scale.
+            quiet: see `nemostream.audio.quiet`.
             tokens: True if tokens with text were emitted on it.
             new_word: True if the first of them begins a word.
 
         Returns:
             True if an utterance ended before this frame; its tokens then belong to the next one.
         """
-        self._levels.append(level)
-        is_quiet = level <= max(min(self._levels) + _QUIET_ABOVE_FLOOR, _QUIET_BELOW)
-        self._quiet_run = self._quiet_run + 1 if is_quiet else 0
+        self._quiet_run = self._quiet_run + 1 if quiet else 0
         ended = self._first is not None and self._ends(tokens and new_word)
         if ended:
             self._first = None

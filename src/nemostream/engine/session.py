@@ -19,7 +19,6 @@ from nemostream.audio import (
     Resampler,
     as_float32,
     check_channels,
-    check_finite,
     select_channels,
 )
 from nemostream.config import FRAME_MS, SAMPLE_RATE
@@ -178,7 +177,7 @@ class Session:
                 )
             samples = self._decoder.decode(audio)
         else:
-            samples = as_float32(audio)
+            samples = as_float32(audio, self._samples_in)
             if samples.ndim == 1:
                 samples = samples[:, None]
             if samples.shape[1] != self._num_channels:
@@ -186,7 +185,6 @@ class Session:
                     f"The array has {samples.shape[1]} channels, but the session was made for "
                     f"{self._num_channels}; pass num_channels to Model.stream()."
                 )
-            check_finite(samples, self._samples_in)
         return select_channels(samples, self._channel)
 
     def _push(self, samples: NDArray[np.float32]) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from nemostream.audio.level import LevelMeter
+from nemostream.audio.quiet import QuietByLevel, QuietByVoice, QuietDetector
 from nemostream.decoding.endpoint import Endpoint, Endpointer
 from nemostream.results import Token, Utterance
 from nemostream.runtimes.protocol import Float32
@@ -29,18 +28,20 @@ class Segmenter:
     def __init__(self, tokenizer: Tokenizer, rules: Endpoint | None, itn: Itn | None) -> None:
         self._tokenizer, self._itn = tokenizer, itn
         self._endpointer = Endpointer(rules) if rules is not None else None
-        self._meter = LevelMeter()
+        self._detector: QuietDetector | None = None
+        if rules is not None:
+            self._detector = QuietByVoice() if rules.vad else QuietByLevel()
         # of frames that are not decoded yet. A frame is centred on its start, so that the sound that it can
         # be sure of is that of the 80 ms before; the first frame has none
-        self._levels: deque[float] = deque([math.inf])
+        self._quiet: deque[bool] = deque([False])
         self._tokens: list[Token] = []  # of the current utterance
         self._text: list[str] = []
         self.utterances: list[Utterance] = []
 
     def listen(self, samples: Float32) -> None:
         """Take the 16 kHz samples that go to the encoder as well."""
-        if self._endpointer is not None:
-            self._levels.extend(self._meter.feed(samples))
+        if self._detector is not None:
+            self._quiet.extend(self._detector.feed(samples))
 
     def cut(self, tokens: Sequence[Token], frames: int) -> Iterator[tuple[list[Token], bool]]:
         """Yield the tokens in parts, each with whether an utterance ends with it.
@@ -57,9 +58,9 @@ class Segmenter:
             while waiting and waiting[0].frame <= frame:
                 here.append(waiting.popleft())
             spoken = [token for token in here if self._spoken(token)]
-            level = self._levels.popleft() if self._levels else math.inf  # a stream's last, partial frame
+            quiet = self._quiet.popleft() if self._quiet else False  # a stream's last, partial frame
             starts = bool(spoken) and self._starts_word(spoken[0])
-            if self._endpointer.step(level, tokens=bool(spoken), new_word=starts):
+            if self._endpointer.step(quiet, tokens=bool(spoken), new_word=starts):
                 yield part, True
                 part = []
             part += here

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from urllib.parse import urlsplit
 
 from limits import RateLimitItemPerMinute
 from limits.storage import MemoryStorage
@@ -10,7 +11,7 @@ from limits.strategies import SlidingWindowCounterRateLimiter
 from starlette.requests import HTTPConnection
 
 from nemostream.errors import NemostreamError
-from nemostream.serve.config import ServeConfig
+from nemostream.serve.config import LOOPBACK, ServeConfig
 from nemostream.serve.metrics import Metrics
 
 _KEY_SUBPROTOCOL = "openai-insecure-api-key."  # how browsers, which can't set headers, give a key
@@ -30,6 +31,7 @@ class Access:
     def __init__(self, config: ServeConfig, metrics: Metrics) -> None:
         self._keys = [key.encode() for key in config.api_keys]
         self._origins = set(config.origins)
+        self._only_local = config.host in LOOPBACK and not config.api_keys
         self._metrics = metrics
         limit = config.connections_per_minute
         self._limit = RateLimitItemPerMinute(limit) if limit else None
@@ -65,7 +67,10 @@ class Access:
         origin = connection.headers.get("origin")
         if origin is None or origin in self._origins:
             return
-        if origin.partition("://")[2] != connection.headers.get("host"):
+        host = origin.partition("://")[2]
+        # a strange name may be made to lead here, and then its page has it as its own host
+        named_here = not self._only_local or urlsplit(f"//{host}").hostname in LOOPBACK
+        if host != connection.headers.get("host") or not named_here:
             self._deny(403, "origin", f"Pages of {origin} may not use this server; add it to origins.")
 
     def _is_valid(self, given: str | None) -> bool:

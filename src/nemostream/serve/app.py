@@ -8,6 +8,7 @@ from pathlib import Path
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route, WebSocketRoute
@@ -16,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 from nemostream.serve.config import ServeConfig
 from nemostream.serve.protocols.listen import Listen
 from nemostream.serve.protocols.realtime import Realtime
-from nemostream.serve.protocols.transcriptions import models, transcriptions
+from nemostream.serve.protocols.transcriptions import models, problem, transcriptions
 from nemostream.serve.protocols.twilio import Twilio, follow
 from nemostream.serve.server import Server
 
@@ -61,8 +62,13 @@ def create_app(config: ServeConfig) -> Starlette:
     async def page(_: Request) -> Response:
         return FileResponse(_PAGE / "index.html")
 
+    async def http_error(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return problem(f"{error.detail}; docs/server.md names the addresses.", error.status_code)
+
     app = Starlette(
         lifespan=lifespan,
+        exception_handlers={HTTPException: http_error},
         routes=[
             Route("/", page),
             Mount("/page", StaticFiles(directory=_PAGE)),
@@ -70,6 +76,7 @@ def create_app(config: ServeConfig) -> Starlette:
             Route("/readyz", ready),
             Route("/metrics", metrics),
             Route("/v1/models", models),
+            Route("/v1/models/{id:path}", models),
             Route("/v1/audio/transcriptions", transcriptions, methods=["POST"]),
             Route("/v1/twilio/{sid}", follow),
             WebSocketRoute("/v1/realtime", Realtime.serve),

@@ -22,7 +22,7 @@ from nemostream.engine.model import Model
 from nemostream.engine.session import Session
 from nemostream.results import Event, Token, Word
 from nemostream.text.tokenizer import SPACE
-from nemostream.text.words import words_of
+from nemostream.text.words import GrowingWords
 
 _CLOSING = ".,?!;:…。、，？！"
 _PIECE_SECONDS = 2  # a longer message is taken in pieces, so that its features do not hold the others up
@@ -36,6 +36,7 @@ class CallOptions:
     Attributes:
         channels: interleaved channels of the audio; every one is transcribed by a call of its own.
         endpoint: rules for the end of an utterance; None: only marks and the end of the call.
+        vad: silero-vad takes part in these rules.
         chunks: that one step may take of it: 1 for live audio, more for a file.
         queue_seconds: audio that may wait for the model; past it the client is not read from.
     """
@@ -46,6 +47,7 @@ class CallOptions:
     encoding: str = "s16le"
     channels: int = 1
     endpoint: Endpoint | None = None
+    vad: bool = False
     chunks: int = 1
     boost: tuple[str, ...] = ()
     confidence: bool = False
@@ -132,7 +134,9 @@ class Call:
         self._mark: _Mark | _End | None = None  # that the session which is being flushed answers
         self._bytes = 0  # that sessions before this one took
         self._session_bytes = 0
-        self._tokens: list[Token] = []  # of the utterance
+        self._words: GrowingWords | None = None  # of the utterance, as far as it has any
+        self._heard: list[Token] = []  # since the last result
+        self._named: str | None = None  # the language that the model named last in this utterance
         self._text = ""
         self._start = 0.0
         self._origin = 0.0  # where the session begins
@@ -266,7 +270,7 @@ class Call:
         news = []
         for event in events:
             event = self._without_late_punctuation(event)
-            self._tokens += event.tokens
+            self._heard += event.tokens
             self._text += event.text
             if event.final:
                 self._bytes += self._session_bytes
@@ -313,7 +317,7 @@ class Call:
                 encoding=options.encoding,
                 num_channels=options.channels,
                 channel=self.channel,
-                endpoint=options.endpoint or False,
+                endpoint=replace(options.endpoint, vad=options.vad) if options.endpoint else False,
                 boost=options.boost,
                 confidence=options.confidence,
             )
@@ -328,19 +332,19 @@ class Call:
 
     def _result(self, delta: str, final: bool = False, mark: object = None) -> Result:
         end = (self._bytes + self._session_bytes) / self.options.bytes_per_second
-        language = None if self._language == "auto" else self._language
         words: tuple[Word, ...] = ()
-        if self._tokens:
+        if self._heard and self._words is None:
+            self._words = GrowingWords(self._tokenizer, self._origin)
+        if self._words is not None:
             tags = self._tokenizer.language_tags
-            named = [tags[token.id] for token in self._tokens if token.id in tags]
-            language = named[-1] if named else language
-            words = tuple(
-                replace(word, start=word.start + self._origin, end=word.end + self._origin)
-                for word in words_of(tuple(self._tokens), self._tokenizer)
-            )
+            for token in self._heard:
+                self._named = tags.get(token.id, self._named)
+            words = self._words.add(self._heard)
+            self._heard = []
+        language = self._named or (None if self._language == "auto" else self._language)
         result = Result(self._text.strip(), delta, words, self._start, end, language, final, mark)
         if final:
-            self._tokens, self._text, self._start = [], "", end
+            self._words, self._named, self._text, self._start = None, None, "", end
         return result
 
     def _close(self) -> None:

@@ -29,6 +29,7 @@ class ServeConfig:
             is set.
         latency: of calls that ask for none, in milliseconds; None is the model's default.
         language: of calls that ask for none; None is the model's default.
+        vad: silero-vad says where a pause is, instead of the level of the sound.
         host: address to listen on; other than loopback only with API keys, or ``open`` set.
         port: 0 takes a free one.
         open: allow everybody who can reach the port, without keys.
@@ -56,6 +57,7 @@ class ServeConfig:
     workers: int | None = None
     latency: int | None = None
     language: str | None = None
+    vad: bool = False
     host: str = "127.0.0.1"
     port: int = 8000
     open: bool = False

@@ -35,6 +35,7 @@ log = logging.getLogger("nemostream.serve")
 T = TypeVar("T")
 
 KEPT_MESSAGES = 2000  # for a client that reads slowly or comes back; past it the client has lost some
+KEPT_CHARACTERS = 8_000_000  # of them: interim results of an utterance that never ends are long
 POLICY, TRY_LATER, NORMAL, INTERNAL = 1008, 1013, 1000, 1011
 _STALL_SECONDS = 20.0  # a client that takes nothing for so long is cut off
 _GOODBYE_SECONDS = 1.0  # for telling a connection that has been replaced
@@ -62,7 +63,8 @@ class Conversation:
         self.calls: list[Call] = []
         self._received = 0  # bytes of audio
         self._skip = 0  # bytes that a client that came back sends again
-        self._messages: deque[tuple[int, str]] = deque(maxlen=KEPT_MESSAGES)
+        self._messages: deque[tuple[int, str]] = deque()
+        self._characters = 0  # of these messages
         self._sequence = 0
         self._sent = 0  # sequence of the last message that went to the current socket
         self._outgoing = asyncio.Event()
@@ -131,6 +133,9 @@ class Conversation:
         self._sequence += 1
         text = json.dumps(message | {"sequence": self._sequence}, ensure_ascii=False)
         self._messages.append((self._sequence, text))
+        self._characters += len(text)
+        while len(self._messages) > KEPT_MESSAGES or self._characters > KEPT_CHARACTERS:
+            self._characters -= len(self._messages.popleft()[1])
         self._outgoing.set()
 
     def finish(self, code: int = NORMAL, reason: str = "") -> None:
@@ -368,6 +373,17 @@ def with_latency(options: CallOptions, query: Mapping[str, str]) -> CallOptions:
     if "latency" in query:
         options = replace(options, latency=whole_number("latency", query["latency"]))
     return options
+
+
+def flag(text: str, name: str) -> bool:
+    """Read a parameter that is true or false.
+
+    Raises:
+        Problem: if it is neither.
+    """
+    if text.lower() not in ("true", "false"):
+        raise Problem(f"{name} is {text!r}; true or false was expected.")
+    return text.lower() == "true"
 
 
 def whole_number(name: str, text: str) -> int:

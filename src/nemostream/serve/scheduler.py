@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nemostream.audio import check_rate
+from nemostream.decoding.boosting import PhraseTree
 from nemostream.engine.model import Model
 from nemostream.engine.session import Session, step_sessions
 from nemostream.errors import NemostreamError
@@ -96,6 +97,8 @@ class Scheduler:
         self.model.config.prompt_id(options.language)
         self.model.att_context(options.latency)
         check_rate(options.sample_rate, "sample_rate")
+        if options.boost:
+            PhraseTree(self.model.tokenizer, options.boost)
         if self._draining:
             self._refuse("draining", "This server is shutting down; connect again, to another one.")
         if self.active + count > self.slots:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import nemostream
+from nemostream.audio.quiet import QuietByVoice
 from nemostream.engine.model import Model
 from nemostream.loading import is_onnx
 from nemostream.serve.access import Access
@@ -117,6 +118,7 @@ class Server:
             language=self.config.language,
             latency=self.config.latency,
             queue_seconds=self.config.queue_seconds,
+            vad=self.config.vad,
         )
 
     def describe(self) -> dict[str, object]:
@@ -148,6 +150,8 @@ class Server:
             workers = os.cpu_count()
         model = nemostream.load(config.model, backend=config.backend, threads=config.threads, workers=workers)
         model.config.prompt_id(config.language)
+        if config.vad:
+            QuietByVoice()  # is it installed?
         measured = measure_slots(model, config.latency, config.slots or config.max_slots)  # warms up as well
         return model, config.slots or measured
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from nemostream.config import FRAME_MS
 from nemostream.results import Token, Word
 from nemostream.text.detokenizer import Detokenizer
 from nemostream.text.scripts import is_opening, is_punctuation, may_split
-from nemostream.text.tokenizer import Tokenizer
+from nemostream.text.tokenizer import SPACE, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,49 @@ def words_of(tokens: Sequence[Token], tokenizer: Tokenizer) -> tuple[Word, ...]:
         confidence = _confidence(tokens[characters[begin].token : characters[end - 1].token + 1])
         words.append(Word(text, starts[index] / 1000, stop / 1000, confidence))
     return tuple(words)
+
+
+class GrowingWords:
+    """`words_of` for tokens that come bit by bit, without looking at all of them again every time.
+
+    What lies before a certain end of a word is never looked at again: a letter or digit, and on a later frame
+    a token that begins with a space and a letter or digit.
+
+    Args:
+        tokenizer: the pieces.
+        origin: seconds that are added to all times.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, origin: float = 0.0) -> None:
+        self._tokenizer, self._origin = tokenizer, origin
+        self._settled: tuple[Word, ...] = ()
+        self._tokens: list[Token] = []  # that may still belong to a word that grows
+
+    def add(self, tokens: Sequence[Token]) -> tuple[Word, ...]:
+        """Take the next tokens and return the words of all of them, as `words_of` does."""
+        known = len(self._tokens)
+        self._tokens += tokens
+        for index in range(len(self._tokens) - 1, max(known, 1) - 1, -1):
+            if _is_certain_end(self._tokens[index - 1], self._tokens[index]):
+                self._settled += self._words(self._tokens[:index])
+                del self._tokens[:index]
+                break
+        return self._settled + self._words(self._tokens)
+
+    def _words(self, tokens: Sequence[Token]) -> tuple[Word, ...]:
+        words = words_of(tokens, self._tokenizer)
+        return tuple(
+            replace(word, start=word.start + self._origin, end=word.end + self._origin) for word in words
+        )
+
+
+def _is_certain_end(before: Token, after: Token) -> bool:
+    return (
+        before.frame < after.frame
+        and before.piece[-1].isalnum()
+        and after.piece.startswith(SPACE)
+        and after.piece[1:2].isalnum()
+    )
 
 
 def _confidence(tokens: Sequence[Token]) -> float | None:

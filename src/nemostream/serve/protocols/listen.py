@@ -10,7 +10,7 @@ from typing import Any
 from nemostream.decoding.endpoint import Endpoint
 from nemostream.results import Word
 from nemostream.serve.call import Call, CallOptions, Result
-from nemostream.serve.conversation import Conversation, Problem, typed, whole_number, with_latency
+from nemostream.serve.conversation import Conversation, Problem, flag, typed, whole_number, with_latency
 
 ENCODINGS = {"linear16": "s16le", "linear32": "f32le", "mulaw": "mulaw", "alaw": "alaw"}
 _PAUSE_FACTOR = 2.0  # a pause that is not quiet takes so much longer to count
@@ -25,7 +25,7 @@ class Listen(Conversation):
     async def begin(self) -> None:
         """Read the parameters, and begin the calls."""
         query = self.query
-        self._interim = _flag(query.get("interim_results", "false"), "interim_results")
+        self._interim = flag(query.get("interim_results", "false"), "interim_results")
         options = listen_options(self.server.default_options(), query)
         self._duration = 0.0
         self._finalized: set[Call] = set()
@@ -129,7 +129,7 @@ def listen_options(options: CallOptions, query: Any) -> CallOptions:
             f"sample_rate {query.get('sample_rate')!r}."
         )
     channels = whole_number("channels", query.get("channels", "1"))
-    if channels > 1 and not _flag(query.get("multichannel", "false"), "multichannel"):
+    if channels > 1 and not flag(query.get("multichannel", "false"), "multichannel"):
         raise Problem(
             f"channels is {channels}; multichannel=true was expected with it, one transcript a channel."
         )
@@ -142,7 +142,7 @@ def listen_options(options: CallOptions, query: Any) -> CallOptions:
         channels=channels,
         endpoint=_endpoint(query.get("endpointing", "true")),
         boost=tuple(query.getlist("keyterm")),
-        confidence=_flag(query.get("confidence", "false"), "confidence"),
+        confidence=flag(query.get("confidence", "false"), "confidence"),
     )
     return with_latency(options, query)
 
@@ -154,12 +154,6 @@ def _endpoint(text: str) -> Endpoint | None:
     if not 80 <= milliseconds <= 10_000:
         raise Problem(f"endpointing is {text}; true, false, or 80 to 10000 milliseconds was expected.")
     return Endpoint(quiet=milliseconds / 1000, pause=_PAUSE_FACTOR * milliseconds / 1000)
-
-
-def _flag(text: str, name: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise Problem(f"{name} is {text!r}; true or false was expected.")
-    return text.lower() == "true"
 
 
 def _word(word: Word) -> dict[str, Any]:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
@@ -26,11 +27,13 @@ from nemostream.errors import NemostreamError
 from nemostream.results import Transcript
 from nemostream.serve.access import Denied
 from nemostream.serve.call import Call, CallOptions, News, Result
-from nemostream.serve.conversation import with_latency
+from nemostream.serve.conversation import Problem, flag, with_latency
 from nemostream.serve.scheduler import Refused
 from nemostream.serve.server import Server
 from nemostream.text.segments import segments_of
 from nemostream.text.writers import WRITERS, Recognition
+
+log = logging.getLogger("nemostream.serve")
 
 FORMATS = ("json", "verbose_json", "text", "srt", "vtt")
 _BLOCK_SECONDS = 2.0
@@ -39,13 +42,19 @@ _FORM_BYTES = 1 << 20  # of a form besides its file
 
 
 async def models(request: Request) -> Response:
-    """``GET /v1/models``: the one model, with its languages and latencies."""
+    """``GET /v1/models`` and ``/v1/models/ID``: the one model, with its languages and latencies."""
     server: Server = request.app.state.server
     try:
         server.access.check(request)
     except Denied as error:
         return problem(str(error), error.status)
-    return JSONResponse({"object": "list", "data": [server.describe()]})
+    model = server.describe()
+    wanted = request.path_params.get("id")
+    if wanted is None:
+        return JSONResponse({"object": "list", "data": [model]})
+    if wanted != model["id"]:
+        return problem(f"There is no model {wanted!r} here; the one model is {model['id']!r}.", 404)
+    return JSONResponse(model)
 
 
 async def transcriptions(request: Request) -> Response:
@@ -71,6 +80,8 @@ async def transcriptions(request: Request) -> Response:
         return problem(str(error), 400)
     except HTTPException as error:
         return problem(error.detail, error.status_code)
+    except ClientDisconnect:
+        return Response(status_code=499)  # nobody reads it
 
 
 def _limited(request: Request, limit: int) -> Request:
@@ -102,29 +113,36 @@ async def _transcribe(server: Server, form: FormData) -> Response:
         return problem("The form has no file; send the recording as the field `file`.", 400)
     if upload.size is not None and upload.size > server.config.max_upload_mb * 1_000_000:
         return problem(f"The file is larger than {server.config.max_upload_mb} MB, the limit here.", 413)
-    text_fields = {name: value for name, value in form.items() if isinstance(value, str)}
-    wanted = text_fields.get("response_format", "json")
+    fields = {name: value for name, value in form.items() if isinstance(value, str)}
+    wanted = fields.get("response_format", "json")
     if wanted not in FORMATS:
-        return problem(f"response_format is {wanted!r}; one of {', '.join(FORMATS)} was expected.", 400)
-    options = with_latency(server.default_options(), text_fields)
+        raise Problem(f"response_format is {wanted!r}; one of {', '.join(FORMATS)} was expected.")
+    streamed = flag(fields.get("stream", "false"), "stream")
+    if streamed and wanted != "json":
+        raise Problem(f"response_format is {wanted!r}; stream=true gives json only.")
+    times = _granularities(form, wanted)
+    options = with_latency(server.default_options(), fields)
     options = replace(options, encoding="f32le", chunks=_CHUNKS)
     name = upload.filename or "the file"
-    file = await asyncio.to_thread(_open, upload.file, name)
+    file = await asyncio.to_thread(AudioFile, upload.file, name)
     job = _Job(server, options, file, form)
-    if text_fields.get("stream", "false").lower() == "true":
+    if streamed:
         return _EventStream(job)
     async with job:
         results = [result async for result in job.results()]
-    return _answer(wanted, server, results, name, job.seconds)
+    return await asyncio.to_thread(_answer, wanted, times, server, results[-1], name, job.seconds)
 
 
-def _open(file: BinaryIO, name: str) -> AudioFile:
-    try:
-        audio = AudioFile(file)
-    except NemostreamError as error:
-        raise type(error)(str(error).replace("<stream>", name)) from None
-    audio.name = name
-    return audio
+def _granularities(form: FormData, wanted: str) -> set[str]:
+    """Whether words, segments or both are to have times."""
+    given = {str(value) for value in form.getlist("timestamp_granularities[]")}
+    if not given <= {"word", "segment"}:
+        raise Problem(
+            f"timestamp_granularities is {', '.join(sorted(given))}; word, segment or both was expected."
+        )
+    if given and wanted != "verbose_json":
+        raise Problem("timestamp_granularities go with response_format=verbose_json only.")
+    return given or {"word", "segment"}
 
 
 class _Job:
@@ -133,7 +151,7 @@ class _Job:
     def __init__(self, server: Server, options: CallOptions, file: AudioFile, form: FormData) -> None:
         options = replace(options, sample_rate=file.sample_rate)
         self._file, self._form, self._server = file, form, server
-        self._news: asyncio.Queue[News] = asyncio.Queue()
+        self._news: asyncio.Queue[News | BaseException] = asyncio.Queue()
         (self._call,) = server.open(options, self._on_news)
         self.seconds = 0.0
         self._reading = threading.Lock()  # a file must not be closed while a thread reads it
@@ -142,8 +160,10 @@ class _Job:
     async def __aenter__(self) -> _Job:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._server.close(self._call)
+        seconds = round(self.seconds, 3)
+        log.info("file", extra={"seconds": seconds, "error": kind and kind.__name__})
         with self._reading:
             self._closed = True
             self._file.close()
@@ -155,14 +175,12 @@ class _Job:
     async def results(self) -> AsyncIterator[Result]:
         """Feed the file, and yield what comes."""
         feeding = asyncio.create_task(self._feed())
+        feeding.add_done_callback(self._on_fed)
         try:
             while True:
-                waiting = asyncio.create_task(self._news.get())
-                await asyncio.wait({waiting, feeding}, return_when=asyncio.FIRST_COMPLETED)
-                if feeding.done() and feeding.exception() is not None:
-                    waiting.cancel()
-                    raise feeding.exception() or AssertionError
-                news = await waiting
+                news = await self._news.get()
+                if isinstance(news, BaseException):
+                    raise news
                 if news.error is not None:
                     raise NemostreamError(news.error)
                 if news.result is not None:
@@ -171,6 +189,10 @@ class _Job:
                     return
         finally:
             feeding.cancel()
+
+    def _on_fed(self, feeding: asyncio.Task[None]) -> None:
+        if not feeding.cancelled() and (error := feeding.exception()) is not None:
+            self._news.put_nowait(error)
 
     def _next(self, blocks: Iterator[Samples]) -> Samples | None:
         with self._reading:
@@ -218,33 +240,28 @@ async def _events(job: _Job) -> AsyncIterator[str]:
 
 
 def _answer(
-    wanted: str,
-    server: Server,
-    results: list[Result],
-    name: str,
-    seconds: float,
+    wanted: str, times: set[str], server: Server, last: Result, name: str, seconds: float
 ) -> Response:
-    last = results[-1]
     transcript = Transcript(last.text, last.language, seconds, (), last.words)
     if wanted == "json":
         usage = {"type": "duration", "seconds": round(seconds, 3)}
         return JSONResponse({"text": transcript.text, "usage": usage})
     if wanted == "verbose_json":
-        segments = [
-            {"id": number, "start": round(s.start, 3), "end": round(s.end, 3), "text": s.text}
-            for number, s in enumerate(segments_of(transcript))
-        ]
-        words = [
-            {"word": w.text, "start": round(w.start, 3), "end": round(w.end, 3)} for w in transcript.words
-        ]
-        body = {
+        body: dict[str, Any] = {
             "task": "transcribe",
             "language": transcript.language,
             "duration": round(seconds, 3),
             "text": transcript.text,
-            "segments": segments,
-            "words": words,
         }
+        if "segment" in times:
+            body["segments"] = [
+                {"id": number, "start": round(s.start, 3), "end": round(s.end, 3), "text": s.text}
+                for number, s in enumerate(segments_of(transcript))
+            ]
+        if "word" in times:
+            body["words"] = [
+                {"word": w.text, "start": round(w.start, 3), "end": round(w.end, 3)} for w in transcript.words
+            ]
         return JSONResponse(body)
     context = server.model.att_context(server.config.latency)
     recognition = Recognition(name, server.config.model, server.model.backend, context, (transcript,))

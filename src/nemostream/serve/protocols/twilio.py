@@ -137,6 +137,8 @@ class Twilio(Conversation):
 
 def _publish(server: Server, sid: str, event: dict[str, Any] | None) -> None:
     for queue in server.followers.get(sid, ()):
+        if queue.full() and event is None:  # the end must arrive, whatever is lost
+            queue.get_nowait()
         if not queue.full():
             queue.put_nowait(event)
 
