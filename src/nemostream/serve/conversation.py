@@ -335,7 +335,9 @@ class Conversation:
     def _end(self) -> None:
         for call in self.calls:
             self.server.close(call)
-        self.server.conversations.pop(self.id, None)
+        if self.server.conversations.pop(self.id, None) is not None:
+            about = {"protocol": self.protocol, "bytes": self._received, "messages": self._sequence}
+            log.info("conversation over", extra=about)
 
 
 def _parse(text: str) -> dict[str, Any]:
