@@ -248,9 +248,11 @@ class Call:
         while self._queue and not self.session_is_due:
             item = self._queue.popleft()
             if isinstance(item, bytes):
-                self._taken += len(item)
-                self._session_bytes += len(item)
-                self._open(model).push(item)
+                session = self._open(model)
+                audio = self._joined(item, self._bytes_of(session.seconds_missing))
+                self._taken += len(audio)
+                self._session_bytes += len(audio)
+                session.push(audio)
             elif isinstance(item, _Language):
                 self._answered += 1
                 self._language = item.language
@@ -300,11 +302,21 @@ class Call:
         """After a step: say how much audio the next chunk needs, and let the client go on."""
         self._announced = False
         self.due_since = time.monotonic()
-        per_second = self.options.bytes_per_second
-        missing = self.session.seconds_missing if self.session is not None else 0.0
-        self._wanted = math.ceil(missing * per_second)
+        self._wanted = self._bytes_of(self.session.seconds_missing) if self.session is not None else 0
         if not self._is_filled(0.5) and not self._room.is_set():
             self._loop.call_soon_threadsafe(self._room.set)
+
+    def _joined(self, audio: bytes, wanted: int) -> bytes:
+        """The audio with packets that follow it, to ``wanted`` bytes: small ones cost as much as large ones."""
+        packets, size = [audio], len(audio)
+        while size < wanted and self._queue and isinstance(following := self._queue[0], bytes):
+            packets.append(following)
+            size += len(following)
+            self._queue.popleft()
+        return b"".join(packets)
+
+    def _bytes_of(self, seconds: float) -> int:
+        return math.ceil(seconds * self.options.bytes_per_second)
 
     def _open(self, model: Model) -> Session:
         if self.session is None:
