@@ -124,3 +124,38 @@ def test_an_unexpected_fault_with_one_file_names_it(
     assert result.code == 1
     assert result.errors[0].startswith(f"nemostream: error: {audio}: unexpected ZeroDivisionError")
     assert len(result.errors) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (["--beam", "100000"], "at most 64"),
+        (["--boost", "a", "--boost-score", "0"], "above 0"),
+        (["--boost", "a", "--boost-score", "11"], "at most 10"),
+        (["--boost", " "], "empty phrase"),
+        (["--itn", "nonsense"], "MODULE:FUNCTION"),
+        (["-o", ""], "empty"),
+    ],
+)
+def test_options_out_of_range_are_wrong_usage(
+    transcribe: Run, audio: Path, options: list[str], part: str
+) -> None:
+    result = transcribe(audio, *options)
+    assert result.code == 2
+    assert len(result.errors) == len(result.err.splitlines()) == 1
+    assert part in result.err
+
+
+@pytest.mark.parametrize("options", [["--calls", "0"], ["--seconds", "0"], ["--seconds", "nan"]])
+def test_load_tests_of_nothing_are_wrong_usage(run: Run, options: list[str]) -> None:
+    result = run("bench", "calls", *options)
+    assert result.code == 2
+    assert "above 0" in result.err
+
+
+@pytest.mark.parametrize("affinity", ["zzz", "9999", "0", "1;1", ""])
+def test_affinities_are_checked_here(run: Run, audio: Path, affinity: str) -> None:
+    result = run("transcribe", audio, "--threads", "2", "--affinity", affinity)
+    assert result.code == 7
+    assert len(result.errors) == len(result.err.splitlines()) == 1
+    assert "processors from 1 to" in result.err

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemostream.cli.messages import report_note
+from nemostream.cli.model_options import positive
 
 if TYPE_CHECKING:
     from nemostream.load_test.search import Level
@@ -35,24 +37,35 @@ def add_calls(
     )
     parser.add_argument("recordings", nargs="*", type=Path, metavar="FILE", help="default: the embedded clip")
     parser.add_argument("-m", "--model", default="tiny", help="of the server that is started; default: tiny")
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads of that server")
+    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads of that server")
     parser.add_argument("--url", help="of a server that runs, ws://HOST:PORT")
     parser.add_argument("--api-key", help="for that server")
     parser.add_argument("-l", "--language", help="of the calls")
     parser.add_argument("--latency", type=int, metavar="MS", help="of the calls")
     parser.add_argument(
         "--calls",
-        type=int,
+        type=positive,
         nargs="+",
         metavar="N",
         help="these numbers; default: search for the largest that holds",
     )
-    parser.add_argument("--most", type=int, default=512, metavar="N", help="of the search; default: 512")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of each call, at least; default: 30")
-    parser.add_argument("--pause", type=float, default=1.0, help="seconds of silence between; default: 1")
+    parser.add_argument("--most", type=positive, default=512, metavar="N", help="of the search; default: 512")
+    parser.add_argument("--seconds", type=seconds, default=30.0, help="of each call, at least; default: 30")
+    parser.add_argument("--pause", type=seconds, default=1.0, help="seconds of silence between; default: 1")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the levels there")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw them, as PNG or SVG")
     parser.set_defaults(run=run, parser=parser)
+
+
+def seconds(text: str) -> float:
+    """Read a length of time above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
 
 
 def run(arguments: argparse.Namespace) -> int:

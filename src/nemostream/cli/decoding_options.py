@@ -57,8 +57,21 @@ def add_decoding_options(
 
 def check_decoding_usage(arguments: argparse.Namespace) -> None:
     """Stop with a usage error if options make no sense together."""
-    if arguments.boost_score is not None and not arguments.boost:
-        arguments.parser.error("--boost-score says how much --boost favours, which has to be given as well")
+    from nemostream.decoding.beam import MOST_HYPOTHESES
+    from nemostream.decoding.boosting import MOST_BOOST
+
+    error = arguments.parser.error
+    if arguments.boost_score is not None:
+        if not arguments.boost:
+            error("--boost-score says how much --boost favours, which has to be given as well")
+        if not 0 < arguments.boost_score <= MOST_BOOST:
+            error(f"--boost-score {arguments.boost_score:g}: above 0 and at most {MOST_BOOST:g} was expected")
+    if not all(phrase.strip() for phrase in arguments.boost):
+        error("--boost has an empty phrase")
+    if arguments.beam is not None and arguments.beam > MOST_HYPOTHESES:
+        error(f"--beam {arguments.beam}: at most {MOST_HYPOTHESES} was expected")
+    if arguments.itn is not None and not all(arguments.itn.partition(":")):
+        error(f"--itn {arguments.itn}: MODULE:FUNCTION was expected, such as my_rules:rewrite")
 
 
 def decoding_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -115,8 +128,6 @@ def boosted_phrases(arguments: argparse.Namespace) -> list[str]:
 def _function(name: str) -> Itn:
     """Import ``module:function``, from the current folder too, as ``python -m`` does."""
     module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
-        raise NemostreamError(f"--itn {name}: MODULE:FUNCTION was expected, such as my_rules:rewrite.")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

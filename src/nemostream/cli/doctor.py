@@ -7,8 +7,10 @@ import difflib
 import importlib
 import os
 import platform
+import re
 import sys
 import time
+from importlib.metadata import requires
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,17 +22,7 @@ EXIT_FAILED = 1
 LEAST_AGREEMENT = 0.8  # with what the model hears in the clip: processors round differently
 
 _CORE = ("numpy", "onnxruntime", "soundfile", "soxr", "rich")
-_EXTRAS = {  # extra -> packages
-    "torch": ("torch", "safetensors", "pyyaml"),
-    "export": ("onnx", "onnxscript"),
-    "coreml": ("coremltools",),
-    "mlx": ("mlx",),
-    "serve": ("starlette", "uvicorn", "websockets"),
-    "mic": ("sounddevice",),
-    "eval": ("jiwer", "matplotlib", "whisper-normalizer"),
-    "av": ("av",),
-    "hub": ("huggingface-hub",),
-}
+_NOT_FOR_USERS = ("dev", "bench")  # extras
 _RUNTIMES = {"onnx": "onnxruntime", "torch": "torch", "mlx": "mlx"}  # backend -> module
 _CPU_FLAGS = (
     "avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16",
@@ -78,10 +70,24 @@ def _check_packages(verbose: bool) -> bool:
             print(f"core       {name} FAILS")
             report_exception(error, verbose, about=name)
             good = False
-    for extra, names in _EXTRAS.items():
+    for extra, names in _extras().items():
         found = [f"{name} {_version(name) or 'missing'}" for name in names]
         print(f"extra      {extra}: {', '.join(found)}")
     return good
+
+
+def _extras() -> dict[str, list[str]]:
+    """Packages of every extra, from what the installed package says that it requires."""
+    extras: dict[str, list[str]] = {}
+    for requirement in requires("nemostream") or []:
+        name = re.match(r"[\w.-]+", requirement)
+        extra = re.search(r"extra == ['\"]([\w-]+)['\"]", requirement)
+        if name is None or extra is None or extra[1] in _NOT_FOR_USERS:
+            continue
+        packages = extras.setdefault(extra[1], [])
+        if name[0] not in (*packages, "nemostream"):
+            packages.append(name[0])
+    return {extra: packages for extra, packages in extras.items() if packages}
 
 
 def _check_runtime(backend: str, module: str, verbose: bool) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nemostream.audio import ENCODINGS, encoding_name
+from nemostream.cli.interruption import Interruption
+from nemostream.cli.messages import report_warning
 from nemostream.errors import AudioError
 from nemostream.text.writers import Recognition
 
@@ -37,8 +39,9 @@ def recognize_stdin(
     context: tuple[int, int],
     options: dict[str, Any],
     grows: bool,
+    interruption: Interruption,
 ) -> Recognition:
-    """Transcribe standard input until it ends.
+    """Transcribe standard input until it ends, or until Ctrl-C.
 
     Args:
         model: the model.
@@ -46,6 +49,7 @@ def recognize_stdin(
         context: left and right context.
         options: more arguments of `Model.stream`: how to decode.
         grows: True to print the text as it grows; the caller then has nothing to print but the line's end.
+        interruption: says that the user wants to stop; what was heard is recognised all the same.
 
     Raises:
         AudioError: if there is no audio, it begins with a file's header, or its encoding or rate is wrong.
@@ -72,24 +76,35 @@ def recognize_stdin(
         ]
         received = 0
         show = _Growing("itn" in options).show if grows else list
-        for packet in _packets(sys.stdin.buffer, packet_bytes):
-            received += len(packet)
-            for session in sessions:
-                show(session.feed(packet))
+        with suppress(KeyboardInterrupt):
+            for packet in _packets(sys.stdin.buffer, packet_bytes, interruption):
+                received += len(packet)
+                for session in sessions:
+                    show(session.feed(packet))
         if received < frame_bytes:
+            if interruption.asked:
+                raise KeyboardInterrupt
             raise AudioError(
                 f"standard input ended after {received} bytes, without a single sample; is a source piped in?"
             )
+        if received % frame_bytes and not arguments.quiet:
+            report_warning(f"the last {received % frame_bytes} bytes of standard input are no whole sample.")
         for session in sessions:
             show(session.finish())
         transcripts = tuple(session.transcript() for session in sessions)
     return Recognition("-", arguments.model, model.backend, context, transcripts, split)
 
 
-def _packets(stream: BinaryIO, size: int) -> Iterator[bytes]:
+def _packets(stream: BinaryIO, size: int, interruption: Interruption) -> Iterator[bytes]:
     """Yield what comes, at most ``size`` bytes at once, without waiting for more than there is."""
+    read1 = getattr(stream, "read1", stream.read)  # read1 returns as soon as there is something
+
+    def read() -> bytes:
+        data: bytes = interruption.waiting(lambda: read1(size))
+        return data
+
     head = b""
-    while len(head) < 4 and (more := _read(stream, size)):
+    while len(head) < 4 and (more := read()):
         head += more
     if kind := _HEADERS.get(head[:4]):
         raise AudioError(
@@ -98,13 +113,7 @@ def _packets(stream: BinaryIO, size: int) -> Iterator[bytes]:
         )
     while head:
         yield head
-        head = _read(stream, size)
-
-
-def _read(stream: BinaryIO, size: int) -> bytes:
-    read1 = getattr(stream, "read1", stream.read)  # read1 returns as soon as there is something
-    data: bytes = read1(size)
-    return data
+        head = read()
 
 
 class _Growing:

@@ -65,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with _warnings_as_lines(arguments.quiet):
             code: int = arguments.run(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it may be closed
+            sys.stdout.flush()
         return code
     except SystemExit as stop:  # wrong usage that only the command could see
         return int(stop.code or 0)
@@ -76,8 +77,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Exception as error:
+        if _began_with_interrupt(error):
+            return EXIT_INTERRUPTED
         report_exception(error, arguments.verbose)
         return error.exit_code if isinstance(error, NemostreamError) else NemostreamError.exit_code
+
+
+def _began_with_interrupt(error: BaseException | None) -> bool:
+    """Ctrl-C while a package is imported may come out as its ImportError."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextmanager

@@ -41,6 +41,8 @@ class Output:
         """
         folder: Path | None = arguments.output_dir
         stems = unique_stems(arguments.files)
+        if folder is None and sys.stdout is None:
+            raise NemostreamError("Standard output is closed; choose a folder to write to with -o.")
         if folder is not None:
             try:
                 folder.mkdir(parents=True, exist_ok=True)

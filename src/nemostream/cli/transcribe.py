@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nemostream.cli.decoding_options import add_decoding_options, check_decoding_usage, decoding_options
+from nemostream.cli.interruption import Interruption
 from nemostream.cli.messages import report_exception, report_note
 from nemostream.cli.model_options import add_model_options, add_recognition_options, load_model, positive
 from nemostream.cli.progress import progress_bar
@@ -93,7 +94,7 @@ def add_parser(
         help="default: txt",
     )
     output.add_argument(
-        "-o", "--output-dir", type=Path, metavar="DIR", help="write files there instead of printing"
+        "-o", "--output-dir", type=folder, metavar="DIR", help="write files there instead of printing"
     )
     raw = parser.add_argument_group("standard input (-)")
     raw.add_argument("--rate", type=positive, metavar="HZ", help="sample rate; has to be given")
@@ -117,7 +118,12 @@ def run(arguments: argparse.Namespace) -> int:
     context = model.att_context(arguments.latency, arguments.att_context)
     model.stream(arguments.language, att_context_size=context, **options).close()
     first_code = 0
-    with contextlib.closing(_recognitions(model, arguments, context, options, output.grows)) as results:
+    with (
+        Interruption() if STDIN in arguments.files else contextlib.nullcontext() as interruption,
+        contextlib.closing(
+            _recognitions(model, arguments, context, options, output.grows, interruption)
+        ) as results,
+    ):
         for place, (name, result) in enumerate(results):
             try:
                 output.write(result(), place)
@@ -128,6 +134,8 @@ def run(arguments: argparse.Namespace) -> int:
                 report_exception(error, arguments.verbose, about=about)
                 code = error.exit_code if isinstance(error, NemostreamError) else NemostreamError.exit_code
                 first_code = first_code or code
+    if interruption is not None and interruption.asked:
+        raise KeyboardInterrupt
     return first_code
 
 
@@ -137,13 +145,14 @@ def _recognitions(
     context: tuple[int, int],
     options: dict[str, Any],
     grows: bool,
+    interruption: Interruption | None,
 ) -> Results:
     """Every input in its order, with what gives its result or raises its error."""
     jobs = min(arguments.jobs, len(arguments.files))
-    if STDIN in arguments.files:
+    if interruption is not None:
         from nemostream.cli.live import recognize_stdin
 
-        yield STDIN, lambda: recognize_stdin(model, arguments, context, options, grows)
+        yield STDIN, lambda: recognize_stdin(model, arguments, context, options, grows, interruption)
     elif jobs == 1:
         for name in arguments.files:
             yield name, functools.partial(_recognize_file, model, name, arguments, context, options)
@@ -243,6 +252,13 @@ def _check_usage(arguments: argparse.Namespace) -> None:
             parser.error("-f all writes several files, so -o has to say where")
         if len(arguments.files) > 1 and arguments.format in ("srt", "vtt", "tsv"):
             parser.error(f"-f {arguments.format} of several files cannot share one output; say where with -o")
+
+
+def folder(text: str) -> Path:
+    """Read the name of a folder, which is not empty."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name of a folder is empty; . is the current one")
+    return Path(text)
 
 
 def channels(text: str) -> str | int:

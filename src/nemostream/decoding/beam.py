@@ -27,6 +27,7 @@ from nemostream.errors import BackendError
 from nemostream.runtimes.protocol import Float32, ForkingRuntime, Int64, PredictorState, Runtime
 
 SURPLUS = 0.1  # share of its gain that a piece has beyond what it lacks, so that it wins and does not tie
+MOST_HYPOTHESES = 64
 MOST_PENDING = 50  # tokens that may be held back; then those that disagree with the best are dropped
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypedDict
 
-from nemostream.decoding.beam import BeamDecoder
+from nemostream.decoding.beam import MOST_HYPOTHESES, BeamDecoder
 from nemostream.decoding.boosting import DEFAULT_BOOST, PhraseTree
 from nemostream.decoding.greedy import Hypothesis
 from nemostream.decoding.scored import ScoredGreedyDecoder
@@ -59,8 +59,8 @@ def decoder_for(
         SessionError: if an option makes no sense.
         BackendError: if the runtime cannot search with a beam.
     """
-    if beam < 1:
-        raise SessionError(f"beam is {beam}; 1 (greedy) or more was expected.")
+    if not 1 <= beam <= MOST_HYPOTHESES:
+        raise SessionError(f"beam is {beam}; 1, which is greedy, to {MOST_HYPOTHESES} was expected.")
     if isinstance(boost, str):
         raise SessionError("boost is one text; a list of phrases was expected.")
     tree = PhraseTree(runtime.tokenizer, boost, boost_score) if boost else None

@@ -106,8 +106,12 @@ class Model:
             LanguageError: on an unknown language.
             ContextError: on a context that the model can't run with.
             AudioError: on an unknown encoding, rate or channel.
+            SessionError: if how to decode makes no sense.
         """
         prompt_id = self.config.prompt_id(language)
+        for name in decoding:
+            if name not in DecodingOptions.__annotations__:
+                raise TypeError(f"stream() and transcribe() have no argument {name!r}.")
         decoder = decoder_for(self.engine.runtime, **decoding)
         rules = Endpoint() if endpoint is True else endpoint or None
         segmented = rules is not None or itn is not None
@@ -207,6 +211,10 @@ class _Recording:
     def open(
         cls, source: str | Path | BinaryIO | NDArray[np.generic], sample_rate: int
     ) -> Iterator[_Recording]:
+        if not isinstance(source, str | Path | np.ndarray) and not hasattr(source, "read"):
+            raise TypeError(
+                f"A path, an open binary file or a numpy array was expected, not {type(source).__name__}."
+            )
         if isinstance(source, np.ndarray):
             samples = as_float32(source)
             samples = samples[:, None] if samples.ndim == 1 else samples

@@ -307,7 +307,7 @@ class Call:
             self._loop.call_soon_threadsafe(self._room.set)
 
     def _joined(self, audio: bytes, wanted: int) -> bytes:
-        """The audio with packets that follow it, to ``wanted`` bytes: small ones cost as much as large ones."""
+        """The audio with packets that follow it, up to ``wanted`` bytes: small ones cost as much as large."""
         packets, size = [audio], len(audio)
         while size < wanted and self._queue and isinstance(following := self._queue[0], bytes):
             packets.append(following)
