@@ -36,6 +36,33 @@ def reset(raw: sockets.socket) -> None:
     raw.close()
 
 
+def slow_down(monkeypatch, server, seconds: float) -> None:
+    """Let every step of the encoder take so much longer."""
+    runtime = type(server.state.model.engine.runtime)
+    encode = runtime.encode
+
+    def slow(*arguments):
+        time.sleep(seconds)
+        return encode(*arguments)
+
+    monkeypatch.setattr(runtime, "encode", slow)
+
+
+def all_of(socket, audio: bytes, begin: int, packet: int = 3200) -> list[dict]:
+    """Send the audio from a byte on and close the stream, while reading what comes."""
+
+    def send() -> None:
+        for start in range(begin, len(audio), packet):
+            socket.send(audio[start : start + packet])
+        socket.send('{"type": "CloseStream"}')
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    messages = results(socket)
+    sender.join()
+    return messages
+
+
 @pytest.mark.parametrize(
     ("path", "messages"),
     [
@@ -169,30 +196,14 @@ def test_taking_over_from_a_half_open_connection_repeats_nothing(clip, expect, m
     """The old connection still has messages in its buffers when the client is back on another."""
     audio = s16le(np.tile(clip, 3))
     with running(queue_seconds=2.5, resume_seconds=5) as server:
-        runtime = type(server.state.model.engine.runtime)
-        encode = runtime.encode
-
-        def slow(*arguments):
-            time.sleep(0.03)
-            return encode(*arguments)
-
-        monkeypatch.setattr(runtime, "encode", slow)
+        slow_down(monkeypatch, server, 0.03)
         old = listen(server, QUERY + "&interim_results=true")
         for start in range(0, 640_000, 640):
             old.send(audio[start : start + 640])
         first = json.loads(old.recv(timeout=10))
         query = f"session={first['metadata']['session']}&received={first['sequence']}&offset=3200"
         with connect(f"{server.ws}/v1/listen?{query}") as socket:
-
-            def send() -> None:
-                for start in range(3200, len(audio), 3200):
-                    socket.send(audio[start : start + 3200])
-                socket.send('{"type": "CloseStream"}')
-
-            sender = threading.Thread(target=send)
-            sender.start()
-            messages = results(socket)
-            sender.join()
+            messages = all_of(socket, audio, 3200)
         old.socket.close()
     assert finals(messages) == expect(audio, encoding="s16le")
     assert [m["sequence"] for m in messages] == list(range(2, 2 + len(messages)))
@@ -208,14 +219,7 @@ def test_both_channels_survive_a_take_over(clip, expect, monkeypatch) -> None:
         "encoding=mulaw&sample_rate=8000&channels=2&multichannel=true&endpointing=false&interim_results=true"
     )
     with running(queue_seconds=2.5, resume_seconds=5) as server:
-        runtime = type(server.state.model.engine.runtime)
-        encode = runtime.encode
-
-        def slow(*arguments):
-            time.sleep(0.03)
-            return encode(*arguments)
-
-        monkeypatch.setattr(runtime, "encode", slow)
+        slow_down(monkeypatch, server, 0.03)
         old = listen(server, query)
         for start in range(0, 320_000, 3200):
             old.send(both[start : start + 3200])
@@ -223,16 +227,7 @@ def test_both_channels_survive_a_take_over(clip, expect, monkeypatch) -> None:
         hang_up(old)
         name = first["metadata"]["session"]
         with connect(f"{server.ws}/v1/listen?session={name}&received={first['sequence']}&offset=0") as socket:
-
-            def send() -> None:
-                for start in range(0, len(both), 3200):
-                    socket.send(both[start : start + 3200])
-                socket.send('{"type": "CloseStream"}')
-
-            sender = threading.Thread(target=send)
-            sender.start()
-            messages = results(socket)
-            sender.join()
+            messages = all_of(socket, both, 0)
     expected = expect(code, encoding="mulaw", sample_rate=8000)
     assert finals(messages, 0) == expected
     assert finals(messages, 1) == expected
@@ -273,14 +268,7 @@ def test_not_a_number_harms_nobody_else(server, clip, expect) -> None:
 
 def test_requests_queue_up_to_a_limit(clip, monkeypatch) -> None:
     with running(slots=2) as server:
-        runtime = type(server.state.model.engine.runtime)
-        encode = runtime.encode
-
-        def slow(*arguments):
-            time.sleep(0.05)
-            return encode(*arguments)
-
-        monkeypatch.setattr(runtime, "encode", slow)
+        slow_down(monkeypatch, server, 0.05)
         with listen(server) as socket:
 
             def flood() -> None:
@@ -435,14 +423,7 @@ def test_a_client_that_is_slowed_down_is_not_taken_for_dead(clip, expect, monkey
     monkeypatch.setattr(run, "_PING_SECONDS", 0.5)
     audio = s16le(np.tile(clip, 6))
     with running(queue_seconds=2.5) as server:
-        runtime = type(server.state.model.engine.runtime)
-        encode = runtime.encode
-
-        def slow(*arguments):
-            time.sleep(0.02)
-            return encode(*arguments)
-
-        monkeypatch.setattr(runtime, "encode", slow)
+        slow_down(monkeypatch, server, 0.02)
         with listen(server) as socket:
             for start in range(0, len(audio), 32_000):
                 socket.send(audio[start : start + 32_000])
