@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from nemostream.checkpoints.bundle import read_manifest
+from nemostream.checkpoints.bundle import MANIFEST, read_manifest
 from nemostream.engine.model import Model
 from nemostream.errors import BackendError, CheckpointError
 from nemostream.runtimes.protocol import Runtime
@@ -45,6 +45,7 @@ def load(
     compute_units: str | None = None,
     activations: str | None = None,
     precision: str | None = None,
+    decoder: str | None = None,
 ) -> Model:
     """Load a model.
 
@@ -52,8 +53,8 @@ def load(
         model: "tiny" (inside the package), a bundle folder, a ``.nemo`` file, a Hugging Face folder, an
             MLX-style folder, or a hub id such as "nvidia/nemotron-3.5-asr-streaming-0.6b".
         backend: "onnx", "torch", "mlx", "coreml", "mil" or "coreai"; None takes what fits: a bundle runs on
-        its
-            own runtime (a CoreML bundle by the MIL runner where there is no CoreML), a checkpoint on PyTorch.
+            its own runtime (a CoreML bundle by the MIL runner where there is no CoreML), a checkpoint on
+            PyTorch.
         threads: CPU threads; None lets the runtime choose.
         workers, spin, affinity: of ONNX Runtime, see `nemostream.runtimes.onnx.OnnxRuntime`.
         revision: of a hub id: a commit, to be sure of what is loaded.
@@ -63,20 +64,29 @@ def load(
             None is "fp16".
         precision: in what MLX holds and computes the encoder: "fp32", "fp16", "bf16", "int8" or "int4" (these
             two quantise the matrices when they are loaded); None is "fp32".
+        decoder: where predictor and joint run behind an encoder in MLX: "mlx", or "onnx" for ONNX Runtime on
+            the CPU, which takes a folder that `nemostream convert --to mlx` wrote; None is "mlx".
 
     Raises:
         CheckpointError: if there is no such model, or it is damaged.
         BackendError: if the backend is unknown, not installed, or can't run this model.
     """
+    if not isinstance(model, str | Path):
+        raise TypeError(f"The name or the path of a model was expected, not {type(model).__name__}.")
     if backend is not None and backend not in BACKENDS:
         raise BackendError(f"Unknown backend {backend!r}; the valid ones are: {', '.join(BACKENDS)}.")
+    bundle = embedded_bundle() if str(model) == EMBEDDED_MODEL else Path(model)
+    made_for = read_manifest(bundle, verify=False).runtime if (bundle / MANIFEST).is_file() else None
+    if backend is None and made_for == "mlx":
+        backend = "mlx"
     if activations is not None and (backend != "mil" or activations not in ("fp16", "fp32")):
         raise BackendError(
             "activations is a setting of the backend mil, fp16 or fp32; leave it out elsewhere."
         )
     if precision is not None and backend != "mlx":
         raise BackendError("precision is a setting of the backend mlx; leave it out elsewhere.")
-    bundle = embedded_bundle() if str(model) == EMBEDDED_MODEL else Path(model)
+    if decoder is not None and (backend != "mlx" or decoder not in ("mlx", "onnx")):
+        raise BackendError("decoder is a setting of the backend mlx, mlx or onnx; leave it out elsewhere.")
     chosen = {"workers": workers, "spin": spin or None, "affinity": affinity}
     settings = {name: value for name, value in chosen.items() if value is not None}
     if settings and (backend not in (None, "onnx") or not is_onnx(model)):
@@ -84,8 +94,8 @@ def load(
             f"{next(iter(settings))} is a setting of ONNX Runtime, which does not run {model}; leave it out."
         )
     if str(model) == EMBEDDED_MODEL and backend in ("torch", "mlx"):
-        return Model(_checkpoint_runtime(embedded_checkpoint(), backend, threads, None, precision))
-    if (bundle / "manifest.json").is_file():
+        return Model(_checkpoint_runtime(embedded_checkpoint(), backend, threads, None, precision, decoder))
+    if made_for not in (None, "mlx"):  # a bundle for MLX is a checkpoint, which runs on PyTorch too
         return Model(_bundle_runtime(bundle, backend, threads, compute_units, settings, activations))
     if compute_units is not None:
         raise BackendError(
@@ -101,13 +111,13 @@ def load(
             f"{model} is a checkpoint, not a bundle for {backend}; make one with "
             f"`nemostream convert {model} --to {target} -o FOLDER`, or use --backend torch."
         )
-    return Model(_checkpoint_runtime(model, backend, threads, revision, precision))
+    return Model(_checkpoint_runtime(model, backend, threads, revision, precision, decoder))
 
 
 def is_onnx(model: str | Path) -> bool:
     """True if `load` would take ONNX Runtime for this model by itself."""
     bundle = embedded_bundle() if str(model) == EMBEDDED_MODEL else Path(model)
-    return (bundle / "manifest.json").is_file() and read_manifest(bundle, verify=False).runtime == "onnx"
+    return (bundle / MANIFEST).is_file() and read_manifest(bundle, verify=False).runtime == "onnx"
 
 
 def _bundle_runtime(
@@ -174,6 +184,7 @@ def _checkpoint_runtime(
     threads: int | None,
     revision: str | None,
     precision: str | None,
+    decoder: str | None,
 ) -> Runtime:
     from nemostream.checkpoints import load_checkpoint
 
@@ -182,9 +193,10 @@ def _checkpoint_runtime(
         if backend == "mlx":
             if threads is not None:
                 raise BackendError("MLX chooses its threads itself; leave threads out.")
-            from nemostream.runtimes.mlx import MlxRuntime
+            from nemostream.runtimes.mlx import MlxRuntime, onnx_decoder
 
-            return MlxRuntime(checkpoint, precision=precision or "fp32")
+            on_cpu = onnx_decoder(checkpoint) if decoder == "onnx" else None
+            return MlxRuntime(checkpoint, precision=precision or "fp32", decoder=on_cpu)
         from nemostream.runtimes.torch import TorchRuntime
 
         return TorchRuntime(checkpoint, threads=threads)

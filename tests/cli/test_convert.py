@@ -28,7 +28,28 @@ def test_onnx_and_mlx_give_the_tokens_of_nemo(run: Run, tmp_path: Path) -> None:
     assert run("convert", CHECKPOINT, "--to", "mlx", "-o", tmp_path / "mlx").code == 0
     assert tokens(run, "-m", tmp_path / "mlx", "--backend", "torch") == expected
     pytest.importorskip("mlx.core", exc_type=ImportError, reason="the extra mlx is not installed")
-    assert tokens(run, "-m", tmp_path / "mlx", "--backend", "mlx") == expected
+    assert tokens(run, "-m", tmp_path / "mlx") == expected
+    for decoder in ("mlx", "onnx"):
+        assert tokens(run, "-m", tmp_path / "mlx", "--backend", "mlx", "--decoder", decoder) == expected
+    refused = run("transcribe", CLIP, "-m", tmp_path / "onnx", "--decoder", "onnx")
+    assert refused.code != 0
+    assert "decoder is a setting of the backend mlx" in refused.err
+
+
+def test_mlx_folder_is_inspected(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "mlx"
+    assert run("convert", CHECKPOINT, "--to", "mlx", "--weights", "bf16", "-o", folder).code == 0
+    shown = run("inspect", folder)
+    assert shown.code == 0
+    assert "mlx bundle" in shown.out
+    assert "bf16" in shown.out
+    assert shown.out.count("as in the manifest") == 7
+    assert "graph decoder.onnx" in shown.out
+    with (folder / "melfilters.f32").open("ab") as file:
+        file.write(b"\0")
+    altered = run("inspect", folder)
+    assert altered.code != 0
+    assert "melfilters.f32" in altered.err
 
 
 def test_sherpa_folder(run: Run, tmp_path: Path) -> None:
@@ -48,7 +69,7 @@ def test_int8_says_what_it_costs(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--to", "mlx", "--weights", "int4"), "--to mlx stores weights as fp32 or fp16 only"),
+        (("--to", "mlx", "--weights", "int4"), "--to mlx stores weights as fp32 or fp16 or bf16 only"),
         (("--to", "onnx", "--latency", "320"), "--latency is for --to sherpa"),
         (("--to", "tflite"), "invalid choice"),
     ],

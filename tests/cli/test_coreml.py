@@ -95,3 +95,22 @@ def test_inspect_names_an_altered_file(run: Run, tmp_path: Path) -> None:
     assert result.code == 4
     assert "weight.bin" in result.err
     assert "NOT AS IN THE MANIFEST" in result.out
+
+
+def test_placement_needs_a_mac(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a Mac a line a graph; elsewhere one sentence. A bundle of another kind is named in any case."""
+    from nemostream.runtimes import coreml
+
+    pytest.importorskip("coremltools", reason="the extra coreml is not installed")
+    bundle = small_coreml_bundle("single", "palette8-kmeans")
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    result = run("inspect", bundle, "--placement")
+    assert (result.code, result.out) == (7, "")
+    assert "CoreML runs on macOS only" in result.err
+    result = run("inspect", "tiny", "--placement")
+    assert result.code == 4
+    assert "is a bundle for onnx, not a CoreML bundle" in result.err
+    planned = {"encoder": {"CPU": 0.0004, "NeuralEngine": 0.9996}, "empty": {}}
+    monkeypatch.setattr(coreml, "placement", lambda _: planned)
+    result = run("inspect", bundle, "--placement")
+    assert result.out.splitlines() == ["encoder: CPU 0.0%, NeuralEngine 100.0%", "empty: no estimate"]

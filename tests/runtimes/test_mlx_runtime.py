@@ -92,11 +92,11 @@ def test_it_can_be_called_from_any_thread() -> None:
 
 
 def test_precision_is_chosen_when_a_model_is_loaded() -> None:
-    """Half precision hears in the example recordings what single precision does."""
+    """Half precision hears what single precision does; for every example see `test_mlx_streams`."""
     import nemostream
     from nemostream.errors import BackendError
 
-    examples = sorted((REPOSITORY / "examples").glob("*.flac"))
+    examples = sorted((REPOSITORY / "examples").glob("*.flac"))[:1]
     single, half = (nemostream.load(backend="mlx", precision=precision) for precision in ("fp32", "fp16"))
     for path in examples:
         tokens = [[token.id for token in model.transcribe(path).tokens] for model in (single, half)]

@@ -10,7 +10,7 @@ from nemostream.checkpoints.hub import fetch, split_model_id
 from nemostream.checkpoints.nemo import load_nemo
 from nemostream.errors import CheckpointError
 
-_FOLDER_FILES = ("*.json", "*.safetensors", "tokens.txt", "decoder.onnx", "joiner.onnx")
+_FOLDER_FILES = ("*.json", "*.safetensors", "tokens.txt", "melfilters.f32", "decoder.onnx*", "joiner.onnx*")
 _EXPECTED = (
     "a .nemo file, a Hugging Face folder (config.json), an MLX folder (encoder.safetensors) "
     "or a hub id org/name@revision"

@@ -2,8 +2,10 @@
 
 * ``encoder.safetensors``: encoder, prompt_projector and encoder_projector under their canonical names and in
   torch's layout (642 tensors at full size);
-* ``decoder.safetensors`` (ours), or ``decoder.onnx`` and ``joiner.onnx`` (the public build): the rest;
+* ``decoder.safetensors`` (ours), or ``decoder.onnx`` and ``joiner.onnx`` (the public build): the rest; what
+  `nemostream.export.mlx` writes has both;
 * ``tokens.txt``: the pieces; ``melfilters.f32``: the mel filterbank [num_mel_bins, 257], raw little-endian;
+* ``manifest.json`` (ours), a bundle's manifest: if it is there, all files have to be as it says;
 * ``nemotron_onnx_config.json``, which has, in the public build and here: ``model_type``, ``blank_token_id``,
   ``default_prompt_id``, ``max_symbols_per_step``, ``num_prompts``, ``prompt_dictionary``, ``features``
   (samples and Hz), ``encoder`` (with ``left_context_frames``), ``chunk_ms_to_lookahead`` and ``cache_shapes``
@@ -21,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nemostream.checkpoints.bundle import MANIFEST, read_manifest
 from nemostream.checkpoints.checkpoint import Checkpoint
 from nemostream.checkpoints.files import (
     StoredDtype,
@@ -49,9 +52,12 @@ def load_mlx_style(folder: Path) -> Checkpoint:
     """Read a folder of the MLX layout.
 
     Raises:
-        CheckpointError: if a file is missing or damaged, or the weights do not fit the configuration.
+        CheckpointError: if a file is missing, damaged, or not the one in the manifest, or the weights do not
+            fit the configuration.
         BackendError: if the decoder is ONNX and onnx is not installed.
     """
+    if (folder / MANIFEST).is_file():
+        read_manifest(folder)
     tensors = read_safetensors(folder / ENCODER)
     if (folder / DECODER_WEIGHTS).exists():
         tensors |= read_safetensors(folder / DECODER_WEIGHTS)
@@ -87,6 +93,18 @@ def save_mlx_style(checkpoint: Checkpoint, folder: Path, dtype: StoredDtype = "f
     mel = importlib.import_module("nemostream.features.mel")
     (folder / MEL_FILTERS).write_bytes(np.asarray(mel.mel_filterbank(config.num_mel_bins), "<f4").tobytes())
     write_json(folder / CONFIG, _config_json(config))
+
+
+def lossless_dtype(tensors: Mapping[str, npt.NDArray[Any]]) -> StoredDtype:
+    """Return the smallest dtype that keeps every bit: bfloat16 comes out of a file as float32."""
+    if all(array.dtype == np.float16 for array in tensors.values()):
+        return "float16"
+    if all(
+        array.dtype == np.float32 and not np.any(np.ascontiguousarray(array).view(np.uint32) & 0xFFFF)
+        for array in tensors.values()
+    ):
+        return "bfloat16"
+    return "float32"
 
 
 def cache_shapes(config: ModelConfig) -> dict[str, list[int]]:

@@ -53,6 +53,11 @@ class _Graph:
             raise CheckpointError(
                 f"{path} cannot be read as ONNX ({error}); fetch the checkpoint again."
             ) from error
+        if model.producer_name == "nemostream":  # its weights are transposed, and biases added together
+            raise CheckpointError(
+                f"{path} was made to be run, and decoder.safetensors, which came with it, is missing; "
+                "fetch the folder again."
+            )
 
     def named(self, prefixes: tuple[str, ...]) -> Weights:
         """Return the initialisers that have canonical (or NeMo) names with one of these prefixes."""

@@ -41,7 +41,8 @@ def add_parser(
         "--weights",
         choices=sorted({name for names in WEIGHTS.values() for name in names}),
         help="how matrices are stored: int8 is fastest and a quarter of the size; "
-        "default: fp32, of Core AI and CoreML fp16, or int8 with the layout sharded",
+        "default: fp32, of Core AI and CoreML fp16, or int8 with the layout sharded; of MLX as in the "
+        "checkpoint",
     )
     parser.add_argument(
         "--layout",
@@ -106,13 +107,17 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.parser.error(f"--{option.replace('_', '-')} is for --to {' or '.join(targets)} only")
     allowed = WEIGHTS[arguments.to]
     if arguments.weights is None:
-        arguments.weights = "int8" if arguments.layout == "sharded" else _DEFAULT_WEIGHTS[arguments.to]
-    if arguments.weights not in allowed:
+        arguments.weights = "int8" if arguments.layout == "sharded" else _DEFAULT_WEIGHTS.get(arguments.to)
+    if arguments.weights not in (None, *allowed):  # None: as they are in the checkpoint
         arguments.parser.error(f"--to {arguments.to} stores weights as {' or '.join(allowed)} only")
     from nemostream.checkpoints import load_checkpoint
     from nemostream.errors import BackendError
+    from nemostream.loading import EMBEDDED_MODEL, embedded_checkpoint
 
-    checkpoint = load_checkpoint(arguments.checkpoint, revision=arguments.revision)
+    name: str = arguments.checkpoint
+    checkpoint = load_checkpoint(
+        embedded_checkpoint() if name == EMBEDDED_MODEL else name, revision=arguments.revision
+    )
     try:
         _CONVERTERS[arguments.to](checkpoint, arguments)
     except ModuleNotFoundError as error:
@@ -172,12 +177,13 @@ def _to_sherpa(checkpoint: Checkpoint, arguments: argparse.Namespace) -> None:
 
 
 def _to_mlx(checkpoint: Checkpoint, arguments: argparse.Namespace) -> None:
-    from nemostream.checkpoints.mlx_style import save_mlx_style
+    from nemostream.export.mlx import export_mlx
 
     folder: Path = arguments.output
-    save_mlx_style(checkpoint, folder, "float16" if arguments.weights == "fp16" else "float32")
+    source, revision = _source(checkpoint, arguments)
+    export_mlx(checkpoint, folder, source=source, source_revision=revision, weights=arguments.weights)
     if not arguments.quiet:
-        report_note(f"{folder} is ready: nemostream transcribe --backend mlx --model {folder} FILE")
+        report_note(f"{folder} is ready: nemostream transcribe --model {folder} FILE")
 
 
 def _to_coreai(checkpoint: Checkpoint, arguments: argparse.Namespace) -> None:
@@ -250,6 +256,10 @@ def milliseconds(text: str) -> int:
 
 def _source(checkpoint: Checkpoint, arguments: argparse.Namespace) -> tuple[str, str | None]:
     """Where the weights came from: a path, or a hub id and its revision."""
+    from nemostream.loading import EMBEDDED_MODEL
+
+    if arguments.checkpoint == EMBEDDED_MODEL:
+        return "the embedded model", None
     if Path(arguments.checkpoint).expanduser().exists():
         return checkpoint.source, None
     source, _, revision = checkpoint.source.partition("@")
@@ -259,11 +269,11 @@ def _source(checkpoint: Checkpoint, arguments: argparse.Namespace) -> tuple[str,
 WEIGHTS = {
     "onnx": ("fp32", "fp16", "int8", "int4"),
     "sherpa": ("fp32",),
-    "mlx": ("fp32", "fp16"),
+    "mlx": ("fp32", "fp16", "bf16"),
     "coreai": ("fp32", "fp16", "int8"),
     "coreml": ("fp16", "palette8", "palette8-kmeans", "palette6", "int8"),
 }
-_DEFAULT_WEIGHTS = {"onnx": "fp32", "sherpa": "fp32", "mlx": "fp32", "coreai": "fp16", "coreml": "fp16"}
+_DEFAULT_WEIGHTS = {"onnx": "fp32", "sherpa": "fp32", "coreai": "fp16", "coreml": "fp16"}
 _OPTIONS = {
     "latency": ("sherpa", "coreai"),
     "layout": ("coreai", "coreml"),

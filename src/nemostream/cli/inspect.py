@@ -27,6 +27,11 @@ def add_parser(
     )
     parser.add_argument("model", metavar="MODEL", help="name, hub id, .nemo file, folder or bundle")
     parser.add_argument("--revision", help="commit of a hub id")
+    parser.add_argument(
+        "--placement",
+        action="store_true",
+        help="only tell where CoreML plans to run the encoder of a CoreML bundle; on a Mac",
+    )
     parser.set_defaults(run=run, parser=parser)
 
 
@@ -37,7 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     name: str = arguments.model
     bundle = embedded_bundle() if name == EMBEDDED_MODEL else Path(name).expanduser()
-    if (bundle / MANIFEST).is_file():
+    if arguments.placement:
+        _print_placement(bundle)
+    elif (bundle / MANIFEST).is_file():
         _inspect_bundle(bundle)
     else:
         _inspect_checkpoint(name, arguments.revision)
@@ -60,7 +67,8 @@ def _inspect_bundle(folder: Path) -> None:
         "nemostream",
         "schema_version",
     ):
-        _fact(key, getattr(manifest, key))
+        if (value := getattr(manifest, key)) is not None:
+            _fact(key, value)
     _print_config(manifest.config)
     _print_files(folder, {name: record.sha256 for name, record in manifest.files.items()})
     read_manifest(folder)
@@ -169,6 +177,14 @@ def _print_coreml_graph(path: Path) -> None:
         )
     for finding in lint(package):
         print(f"  Neural Engine   {finding.rule}: {finding.message}")
+
+
+def _print_placement(bundle: Path) -> None:
+    from nemostream.runtimes.coreml import placement
+
+    for graph, shares in placement(bundle).items():
+        planned = ", ".join(f"{device} {share:.1%}" for device, share in shares.items())
+        print(f"{graph}: {planned or 'no estimate'}")
 
 
 def _fact(key: str, value: object) -> None:

@@ -41,6 +41,12 @@ def add_model_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGrou
         help="of the backend mlx; default: fp32",
     )
     group.add_argument(
+        "--decoder",
+        choices=("mlx", "onnx"),
+        help="of the backend mlx: where predictor and joint run, onnx is ONNX Runtime on the CPU; "
+        "default: mlx",
+    )
+    group.add_argument(
         "--threads", type=positive, metavar="N", help="CPU threads; default: the runtime's choice"
     )
     group.add_argument(
@@ -88,6 +94,7 @@ def load_model(arguments: argparse.Namespace, model: str | None = None, threads:
         compute_units=arguments.compute_units,
         activations=arguments.activations,
         precision=arguments.precision,
+        decoder=arguments.decoder,
     )
 
 

@@ -29,6 +29,8 @@ def add_parser(
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings as TOML")
     parser.add_argument("-m", "--model", help="model; default: tiny")
     parser.add_argument("--backend", help="runtime; default: what fits the model")
+    parser.add_argument("--precision", help="of the backend mlx: fp32 (default), fp16, bf16, int8 or int4")
+    parser.add_argument("--decoder", help="of the backend mlx: mlx (default), or onnx for the CPU")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads")
     parser.add_argument("--workers", type=int, metavar="N", help="threads for a batch; default: one a core")
     parser.add_argument("--latency", type=int, metavar="MS", help="of calls that ask for none")

@@ -65,8 +65,8 @@ def export_onnx(
     tokenizer.save_tokens_txt(folder / TOKENS)
     with torch.no_grad():
         written += export_encoder(network, folder, weights, left, max_frames)
-        written += export_predictor(network, folder, weights)
-        written += export_joint(network, folder, weights)
+        written += export_predictor(config, network.decoder, folder / graphs.PREDICTOR, weights)
+        written += export_joint(config, network.joint, folder / graphs.JOINT, weights)
     return write_manifest(
         folder,
         config=config,

@@ -6,16 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
+from nemostream.config import ModelConfig
 from nemostream.export.graph import GraphBuilder
 from nemostream.export.linear import LinearLayers, Weights
-from nemostream.model.network import Network
-from nemostream.runtimes import onnx_graphs as graphs
+from nemostream.model.network import Joint, Predictor
 
 
-def export_predictor(network: Network, folder: Path, weights: Weights) -> list[str]:
-    """Write `graphs.PREDICTOR`; returns the names of its files."""
-    config, predictor = network.config, network.decoder
-    graph = GraphBuilder(folder / graphs.PREDICTOR)
+def export_predictor(config: ModelConfig, predictor: Predictor, path: Path, weights: Weights) -> list[str]:
+    """Write the predictor's graph; returns the names of its files."""
+    graph = GraphBuilder(path)
     linear = LinearLayers(graph, weights)
     state = (config.predictor_layers, "batch", config.predictor_hidden_size)
     tokens = graph.input("tokens", ["batch"], np.int64)
@@ -48,10 +47,10 @@ def export_predictor(network: Network, folder: Path, weights: Weights) -> list[s
     return graph.save()
 
 
-def export_joint(network: Network, folder: Path, weights: Weights) -> list[str]:
-    """Write `graphs.JOINT`; returns the names of its files."""
-    width, head = network.config.joint_hidden_size, network.joint.head
-    graph = GraphBuilder(folder / graphs.JOINT)
+def export_joint(config: ModelConfig, joint: Joint, path: Path, weights: Weights) -> list[str]:
+    """Write the joint's graph; returns the names of its files."""
+    width, head = config.joint_hidden_size, joint.head
+    graph = GraphBuilder(path)
     encoded = graph.input("encoded", ["batch", "window", width])
     predicted = graph.input("predicted", ["batch", width])
     hidden = graph.op("Add", encoded, graph.op("Unsqueeze", predicted, graph.constant([1])))

@@ -1,23 +1,24 @@
 """MLX as a runtime: the encoder, and the decoder too or not, on the Apple GPU (on Linux, on the CPU).
 
-MLX's arrays and its queue of work belong to the thread that made them, so a runtime has a thread of its
-own for everything behind it, and its callers may be on any.
+Everything behind a runtime happens on `nemostream.runtimes.mlx_thread`; its callers may be on any.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
 
 from nemostream.checkpoints.checkpoint import Checkpoint
+from nemostream.checkpoints.onnx_decoder import DECODER, JOINER
 from nemostream.errors import BackendError
+from nemostream.runtimes import mlx_thread
 from nemostream.runtimes.calls import check_call
 from nemostream.runtimes.mlx_network.streams import DecoderStreams, EncoderStreams
 from nemostream.runtimes.mlx_network.weights import PRECISIONS, Precision
-from nemostream.runtimes.protocol import Float32, Framing, Int64
+from nemostream.runtimes.protocol import Float32, Framing, Int64, PredictorState
 
 MAX_FRAMES = 112  # of one call, 9 s; the position tables are as long
 
@@ -26,7 +27,7 @@ T = TypeVar("T")
 
 
 class Decoder(Protocol):
-    """Predictor and joint with the state of every slot: that part of the `Runtime` protocol."""
+    """Predictor and joint with the state of every slot: that part of the `ForkingRuntime` protocol."""
 
     def resize(self, slots: int) -> None:
         """Grow the arena."""
@@ -36,6 +37,9 @@ class Decoder(Protocol):
 
     def predict(self, slots: list[int], tokens: Int64) -> Float32:
         """Feed one token to each slot."""
+
+    def predict_from(self, state: PredictorState, tokens: Int64) -> tuple[Float32, PredictorState]:
+        """Feed one token to each state."""
 
     def joint(self, encoded: Float32, predicted: Float32) -> Int64:
         """Most likely tokens."""
@@ -57,7 +61,7 @@ class _Halves:
 
 
 class MlxRuntime:
-    """`nemostream.runtimes.protocol.Runtime` on MLX, in native framing.
+    """`nemostream.runtimes.protocol.ForkingRuntime` on MLX, in native framing.
 
     Args:
         checkpoint: the model.
@@ -91,15 +95,14 @@ class MlxRuntime:
         self.max_frames: int | None = longest
         self.left_context = max(left for left, _ in contexts) if left_context is None else left_context
         self.slots = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="nemostream-mlx")
 
         def build() -> _Halves:
             encoder = EncoderStreams(checkpoint, chosen, self.left_context, longest)
             return _Halves(encoder, decoder or DecoderStreams(checkpoint))
 
         self._halves = self._run(build)
-        release = weakref.finalize(self, _release, self._thread, self._halves)
-        release.atexit = False  # the thread has ended by then
+        # MLX's arrays are freed where they were made; at the end of the program there is no need
+        weakref.finalize(self, mlx_thread.submit, self._halves.drop).atexit = False
 
     def resize(self, slots: int) -> None:
         """Grow the arena to ``slots`` slots; what the old ones hold stays."""
@@ -130,6 +133,10 @@ class MlxRuntime:
         """See `nemostream.runtimes.protocol.Runtime.predict`."""
         return self._run(self._halves.decoder.predict, slots, tokens)
 
+    def predict_from(self, state: PredictorState, tokens: Int64) -> tuple[Float32, PredictorState]:
+        """See `nemostream.runtimes.protocol.ForkingRuntime.predict_from`."""
+        return self._run(self._halves.decoder.predict_from, state, tokens)
+
     def joint(self, encoded: Float32, predicted: Float32) -> Int64:
         """See `nemostream.runtimes.protocol.Runtime.joint`."""
         return self._run(self._halves.decoder.joint, encoded, predicted)
@@ -141,12 +148,25 @@ class MlxRuntime:
     def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function on the runtime's thread and wait for it."""
         try:
-            return self._thread.submit(function, *args, **kwargs).result()
+            return mlx_thread.submit(function, *args, **kwargs).result()
         except RuntimeError as error:  # what MLX raises, when memory is short for example
             raise BackendError(f"MLX could not run the model: {error}.") from error
 
 
-def _release(thread: ThreadPoolExecutor, halves: _Halves) -> None:
-    """Free MLX's arrays where they were made, then end the thread."""
-    thread.submit(halves.drop)
-    thread.shutdown(wait=False)
+def onnx_decoder(checkpoint: Checkpoint) -> Decoder:
+    """Predictor and joint on ONNX Runtime, from the graphs beside an MLX folder's weights.
+
+    Raises:
+        BackendError: if the checkpoint has no such graphs, or they are of another model.
+    """
+    folder = Path(checkpoint.source)
+    predictor, joint = folder / DECODER, folder / JOINER
+    if checkpoint.format != "mlx" or not (predictor.is_file() and joint.is_file()):
+        raise BackendError(
+            f"{folder} has no {DECODER} and {JOINER} for a decoder in ONNX Runtime; leave the decoder out, "
+            f"or make a folder that has them with `nemostream convert {folder} --to mlx -o FOLDER`."
+        )
+    from nemostream.runtimes.onnx import default_threads
+    from nemostream.runtimes.onnx_decoder import OnnxDecoder, session_options
+
+    return OnnxDecoder(predictor, joint, checkpoint.config, session_options(default_threads()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from nemostream.checkpoints.bundle import TOKENS, read_manifest
@@ -20,12 +20,19 @@ from nemostream.errors import BackendError
 from nemostream.runtimes import onnx_graphs as graphs
 from nemostream.runtimes.calls import check_call
 from nemostream.runtimes.history import History
+from nemostream.runtimes.onnx_decoder import (
+    CPU,
+    OnnxDecoder,
+    contiguous,
+    failure,
+    load_session,
+    session_options,
+)
 from nemostream.runtimes.protocol import Float32, Framing, Int64, PredictorState
 from nemostream.text.tokenizer import Tokenizer
 
 MOST_DEFAULT_THREADS = 4  # more gain little on the small matrix products of a live stream
 LEAST_ROWS_PER_WORKER = 16  # encoder frames; fewer are no faster in two halves, which read the weights twice
-_ERRORS_ONLY = 3  # ONNX Runtime's log severity
 
 Array = NDArray[Any]
 # what one call binds to one name; the arrays have to live until it has run
@@ -68,7 +75,7 @@ class OnnxRuntime:
         spin: bool = False,
         affinity: str | None = None,
         left_context: int | None = None,
-        providers: Sequence[str] = ("CPUExecutionProvider",),
+        providers: Sequence[str] = CPU,
         verify: bool = True,
     ) -> None:
         manifest = read_manifest(folder, verify)
@@ -95,10 +102,13 @@ class OnnxRuntime:
                 "An affinity is for the threads after the first, and there is only one; ask for more "
                 "threads, or start the program with taskset."
             )
+        if affinity is not None:
+            _check_affinity(affinity, threads - 1)
         self.tokenizer = Tokenizer.from_tokens_txt(folder / TOKENS, self.config.vocab_size)
-        options = _session_options(threads, spin, affinity)
-        self._encoder, self._predictor, self._joint = (
-            _load(folder / graph, options, providers) for graph in graphs.GRAPHS
+        options = session_options(threads, spin, affinity)
+        self._encoder = load_session(folder / graphs.ENCODER, options, providers)
+        self._decoder = OnnxDecoder(
+            folder / graphs.PREDICTOR, folder / graphs.JOINT, self.config, options, providers
         )
         self.workers = workers
         self._pool = ThreadPoolExecutor(workers, "nemostream-onnx")  # starts threads when they are needed
@@ -115,12 +125,11 @@ class OnnxRuntime:
             name for kind in graphs.KINDS for name in graphs.layer_outputs(kind, self.config.num_layers)
         ]
         self._frames = np.zeros(0, np.int64)
-        state = (self.config.predictor_layers, 0, self.config.predictor_hidden_size)
-        self._predictor_state = [np.zeros(state, np.float32) for _ in "hc"]
 
     def sibling(self) -> OnnxRuntime:
         """A runtime with an arena of its own on the same weights, for another thread at the same time."""
         other = copy.copy(self)
+        other._decoder = self._decoder.sibling()
         other._begin()
         return other
 
@@ -133,9 +142,9 @@ class OnnxRuntime:
             history.resize(slots)
             for binding in self._bindings:
                 self._bind(binding.bind_input, zip(names, history.tables(), strict=True))
-        self._stem = [_grow(array, more, axis=0) for array in self._stem]
-        self._frames = _grow(self._frames, more, axis=0)
-        self._predictor_state = [_grow(array, more, axis=1) for array in self._predictor_state]
+        self._stem = [_grow(array, more) for array in self._stem]
+        self._frames = _grow(self._frames, more)
+        self._decoder.resize(slots)
         self.slots = slots
 
     def reset(self, slot: int) -> None:
@@ -144,8 +153,7 @@ class OnnxRuntime:
             history.reset(slot)
         for array in (*self._stem, self._frames):
             array[slot] = 0
-        for array in self._predictor_state:
-            array[:, slot] = 0
+        self._decoder.reset(slot)
 
     def encode(
         self, slots: list[int], mel: Float32, mel_lengths: Int64, prompt_ids: Int64, att_context: Int64
@@ -186,16 +194,16 @@ class OnnxRuntime:
         frames, seen, batch = mel.shape[1] // SUBSAMPLING_FACTOR, self._frames[slots], len(slots)
         past, gated = self._histories
         inputs: Bindings = [
-            ("mel", _contiguous(mel, np.float32)),
-            ("mel_lengths", _contiguous(mel_lengths, np.int64)),
-            ("att_context", _contiguous(att_context, np.int64)),
+            ("mel", contiguous(mel, np.float32)),
+            ("mel_lengths", contiguous(mel_lengths, np.int64)),
+            ("att_context", contiguous(att_context, np.int64)),
             ("frames", seen),
             ("past_rows", past.rows(slots, seen)),
             ("gated_rows", gated.rows(slots, seen)),
             *zip(graphs.stem_inputs(), [_rows(array, slots) for array in self._stem], strict=True),
         ]
         if self.config.has_prompt:
-            inputs.append(("prompt_ids", _contiguous(prompt_ids, np.int64)))
+            inputs.append(("prompt_ids", contiguous(prompt_ids, np.int64)))
         encoded = np.empty((batch, frames, self.config.joint_hidden_size), np.float32)
         lengths = np.empty(batch, np.int64)
         stem = [np.empty((batch, *array.shape[1:]), np.float32) for array in self._stem]
@@ -213,27 +221,19 @@ class OnnxRuntime:
 
     def predict(self, slots: list[int], tokens: Int64) -> Float32:
         """See `nemostream.runtimes.protocol.Runtime.predict`."""
-        h, c = (array[:, slots] for array in self._predictor_state)
-        feeds = {"tokens": _contiguous(tokens, np.int64), "h": h, "c": c}
-        predicted, *state = _run(self._predictor, ["predicted", "new_h", "new_c"], feeds)
-        for array, value in zip(self._predictor_state, state, strict=True):
-            array[:, slots] = value
-        return predicted
+        return self._decoder.predict(slots, tokens)
 
     def predict_from(self, state: PredictorState, tokens: Int64) -> tuple[Float32, PredictorState]:
         """See `nemostream.runtimes.protocol.ForkingRuntime.predict_from`."""
-        h, c = (_contiguous(array, np.float32) for array in state)
-        feeds = {"tokens": _contiguous(tokens, np.int64), "h": h, "c": c}
-        predicted, new_h, new_c = _run(self._predictor, ["predicted", "new_h", "new_c"], feeds)
-        return predicted, (new_h, new_c)
+        return self._decoder.predict_from(state, tokens)
 
     def joint(self, encoded: Float32, predicted: Float32) -> Int64:
         """See `nemostream.runtimes.protocol.Runtime.joint`."""
-        return self._run_joint("tokens", encoded, predicted)
+        return self._decoder.joint(encoded, predicted)
 
     def joint_logits(self, encoded: Float32, predicted: Float32) -> Float32:
         """See `nemostream.runtimes.protocol.Runtime.joint_logits`."""
-        return self._run_joint("logits", encoded, predicted)
+        return self._decoder.joint_logits(encoded, predicted)
 
     def _make_histories(self) -> tuple[History, History]:
         """Histories of keys and values, and of the convolutions."""
@@ -257,17 +257,12 @@ class OnnxRuntime:
             self._bind(binding.bind_output, outputs)
             self._encoder.run_with_iobinding(binding)
         except Exception as error:  # ONNX Runtime's exceptions have no common base
-            raise _failure("ONNX Runtime could not run the encoder", error) from error
+            raise failure("ONNX Runtime could not run the encoder", error) from error
 
     @staticmethod
     def _bind(bind: Callable[..., None], pairs: Iterable[tuple[str, Array]]) -> None:
         for name, array in pairs:
             bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-
-    def _run_joint(self, output: str, encoded: Float32, predicted: Float32) -> Array:
-        feeds = {"encoded": _contiguous(encoded, np.float32), "predicted": _contiguous(predicted, np.float32)}
-        (result,) = _run(self._joint, [output], feeds)
-        return result
 
 
 def default_threads() -> int:
@@ -286,43 +281,17 @@ def default_threads() -> int:
     return max(1, min(len(cores), MOST_DEFAULT_THREADS))
 
 
-def _session_options(threads: int, spin: bool, affinity: str | None) -> Any:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.log_severity_level = _ERRORS_ONLY
-    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
-    if affinity is not None:
-        options.add_session_config_entry("session.intra_op_thread_affinities", affinity)
-    return options
-
-
-def _load(path: Path, options: Any, providers: Sequence[str]) -> Any:
-    missing = [name for name in providers if name not in ort.get_available_providers()]
-    if missing:
-        available = ", ".join(ort.get_available_providers())
-        raise BackendError(f"This onnxruntime has no {missing[0]}; it has: {available}.")
-    try:
-        return ort.InferenceSession(str(path), options, providers=list(providers))
-    except Exception as error:  # ONNX Runtime's exceptions have no common base
-        raise _failure(f"ONNX Runtime could not load {path}", error) from error
-
-
-def _run(session: Any, outputs: list[str], feeds: dict[str, Array]) -> list[Array]:
-    try:
-        return session.run(outputs, feeds)  # type: ignore[no-any-return]
-    except Exception as error:  # ONNX Runtime's exceptions have no common base
-        raise _failure("ONNX Runtime could not run the decoder", error) from error
-
-
-def _failure(what: str, error: Exception) -> BackendError:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    return BackendError(f"{what}: {reason}.")
-
-
-def _contiguous(array: Array, dtype: type[np.generic]) -> Array:
-    return np.ascontiguousarray(array, dtype)
+def _check_affinity(affinity: str, threads: int) -> None:
+    """Check ONNX Runtime's notation: for each thread processors ``1``, ``1,3`` or ``1-4``; ``;`` between."""
+    processors = os.cpu_count() or 1
+    parts = affinity.split(";")
+    numbers = [re.fullmatch(r"(\d+)([,-]\d+)*", part.strip()) for part in parts]
+    named = [int(number) for number in re.findall(r"\d+", affinity)]
+    if len(parts) != threads or not all(numbers) or not all(1 <= number <= processors for number in named):
+        raise BackendError(
+            f"affinity is {affinity!r}; for each of {threads} threads after the first, processors from 1 to "
+            f"{processors} were expected, such as '1;2' for two threads."
+        )
 
 
 def _rows(array: Float32, slots: list[int]) -> Float32:
@@ -330,7 +299,5 @@ def _rows(array: Float32, slots: list[int]) -> Float32:
     return array[slots[0] : slots[0] + 1] if len(slots) == 1 else array[slots]
 
 
-def _grow(array: NDArray[Any], more: int, axis: int) -> NDArray[Any]:
-    shape = list(array.shape)
-    shape[axis] = more
-    return np.concatenate([array, np.zeros(shape, array.dtype)], axis=axis)
+def _grow(array: Array, more: int) -> Array:
+    return np.concatenate([array, np.zeros((more, *array.shape[1:]), array.dtype)])

@@ -24,6 +24,7 @@ class ServeConfig:
     Attributes:
         model: what `nemostream.load` takes.
         backend: runtime; None: what fits the model.
+        precision, decoder: of the backend mlx, see `nemostream.load`.
         threads: CPU threads inside the model's operators.
         workers: of ONNX Runtime: threads that a batch is divided over; None: one a core, unless ``threads``
             is set.
@@ -53,6 +54,8 @@ class ServeConfig:
 
     model: str = "tiny"
     backend: str | None = None
+    precision: str | None = None
+    decoder: str | None = None
     threads: int | None = None
     workers: int | None = None
     latency: int | None = None

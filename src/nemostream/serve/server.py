@@ -148,7 +148,14 @@ class Server:
             and config.backend in (None, "onnx")
         ):
             workers = os.cpu_count()
-        model = nemostream.load(config.model, backend=config.backend, threads=config.threads, workers=workers)
+        model = nemostream.load(
+            config.model,
+            backend=config.backend,
+            precision=config.precision,
+            decoder=config.decoder,
+            threads=config.threads,
+            workers=workers,
+        )
         model.config.prompt_id(config.language)
         if config.vad:
             QuietByVoice()  # is it installed?

@@ -57,19 +57,20 @@ def open_port(
         BackendError: if its runtime, or a package for looking inside it, is not installed.
     """
     folder = Path(source).expanduser()
-    if not (folder / MANIFEST).is_file():
+    manifest = read_manifest(folder) if (folder / MANIFEST).is_file() else None
+    if manifest is None or manifest.runtime == "mlx":
         if backend not in (None, "torch", "mlx"):
             raise BackendError(
                 f"{source} is a checkpoint, which runs on torch and mlx, not on {backend}; convert it first, "
                 "or leave --backend out."
             )
         checkpoint = load_checkpoint(source, revision=revision)
-        if backend == "mlx":
-            return _mlx_port(source, checkpoint)
+        weights = "fp32" if manifest is None else manifest.weights
+        if backend == "mlx" or (backend is None and manifest is not None):
+            return _mlx_port(source, checkpoint, weights)
         from nemostream.runtimes.torch import TorchRuntime
 
-        return Port(source, TorchRuntime(checkpoint), "fp32", Reference(checkpoint))
-    manifest = read_manifest(folder)
+        return Port(source, TorchRuntime(checkpoint), weights, Reference(checkpoint))
     runtime = load(folder, backend=backend, activations=activations).engine.runtime
     inner: InnerStages | None = None
     arithmetic = "fp32"
@@ -112,7 +113,7 @@ def _coreml_port(source: str, runtime: Runtime, weights: str) -> Port:
     )
 
 
-def _mlx_port(source: str, checkpoint: Checkpoint) -> Port:
+def _mlx_port(source: str, checkpoint: Checkpoint, weights: str) -> Port:
     try:
         from nemostream.runtimes.mlx import MAX_FRAMES, MlxRuntime
         from nemostream.verify.mlx_stages import MlxStages
@@ -124,4 +125,4 @@ def _mlx_port(source: str, checkpoint: Checkpoint) -> Port:
         ) from None
     runtime = MlxRuntime(checkpoint)
     inner = MlxStages(checkpoint, runtime.left_context, runtime.max_frames or MAX_FRAMES)
-    return Port(source, runtime, "fp32", inner)
+    return Port(source, runtime, weights, inner)

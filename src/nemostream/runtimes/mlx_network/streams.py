@@ -16,7 +16,7 @@ from nemostream.runtimes.mlx_network.conformer import LayerState
 from nemostream.runtimes.mlx_network.rows import CallMasks
 from nemostream.runtimes.mlx_network.subsampling import state_shapes
 from nemostream.runtimes.mlx_network.weights import Precision, build_decoder, build_encoder
-from nemostream.runtimes.protocol import Float32, Int64
+from nemostream.runtimes.protocol import Float32, Int64, PredictorState
 
 Shape = tuple[int, ...]
 
@@ -153,6 +153,13 @@ class DecoderStreams:
         predicted, new = self._network.decoder(mx.array(tokens), pairs)
         self._arena.put(slots, [array for pair in new for array in pair], predicted)
         return np.array(predicted)
+
+    def predict_from(self, state: PredictorState, tokens: Int64) -> tuple[Float32, PredictorState]:
+        """See `nemostream.runtimes.protocol.ForkingRuntime.predict_from`."""
+        pairs = [(mx.array(h), mx.array(c)) for h, c in zip(*state, strict=True)]
+        predicted, new = self._network.decoder(mx.array(tokens), pairs)
+        h, c = (np.array(mx.stack(layers)) for layers in zip(*new, strict=True))
+        return np.array(predicted), (h, c)
 
     def joint(self, encoded: Float32, predicted: Float32) -> Int64:
         """See `nemostream.runtimes.protocol.Runtime.joint`."""
