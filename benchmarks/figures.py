@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
+from typing import get_args
 
 from benchmarks.ceiling import Ceiling
 from benchmarks.models import CONFIGS
@@ -224,25 +225,30 @@ def share(plan: Plan) -> Iterator[Row]:
 
 
 def weights(plan: Plan) -> Iterator[Row]:
-    """(g) What smaller weights cost the embedded model, as `nemostream convert --measure-on` records it."""
+    """(g) What smaller weights cost the embedded model, as `nemostream convert --measure-on` records it.
+
+    All forms hear the recordings together, beside the checkpoint in PyTorch, see
+    `nemostream.export.measure.measure_errors`.
+    """
     from nemostream.checkpoints import load_checkpoint
-    from nemostream.export.measure import record_error
+    from nemostream.export.measure import measure_errors
     from nemostream.export.onnx import export_onnx
     from nemostream.loading import embedded_checkpoint, embedded_clip
+    from nemostream.runtimes.onnx import OnnxRuntime
     from nemostream.runtimes.torch import load_network
 
     checkpoint = load_checkpoint(embedded_checkpoint())
     network = load_network(checkpoint)
-    forms: tuple[Weights, ...] = ("fp16", "int8", "int4")
-    for form in forms:
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            export_onnx(network, checkpoint.tokenizer, folder, source="embedded", weights=form)
-            measured = record_error(folder, checkpoint, plan.recordings or (embedded_clip(),)).measured or {}
-        for part in measured["parts"]:
-            setting = part.pop("on")
-            for key, value in part.items():
-                yield Row("weights", form, setting, value, key)
+    forms: tuple[Weights, ...] = get_args(Weights)
+    with tempfile.TemporaryDirectory() as name:
+        for form in forms:
+            export_onnx(network, checkpoint.tokenizer, Path(name, form), source="embedded", weights=form)
+        ports = [OnnxRuntime(Path(name, form), threads=1, verify=False) for form in forms]
+        for parts in measure_errors(checkpoint, ports, plan.recordings or (embedded_clip(),)):
+            for form, part in zip(forms, parts, strict=True):
+                setting = part.pop("on").replace("/manifest.jsonl", "")
+                for key, value in part.items():
+                    yield Row("weights", form, setting, value, key)
 
 
 def counted(number: int, thing: str) -> str:

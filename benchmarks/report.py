@@ -85,26 +85,25 @@ def _numbers(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _weights(rows: list[dict[str, Any]]) -> list[str]:
-    """One line for each form of weights and recording."""
+    """One line for each recording and form of weights."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
-        found.setdefault((row["system"], row["setting"]), {})[row["unit"]] = row["value"]
+        found.setdefault((row["setting"], row["system"]), {})[row["unit"]] = row["value"]
     lines = [
-        "| weights | on | seconds | largest difference | cosine | tokens that agree | WER | of fp32 |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
+        "| on | seconds | weights | largest difference | cosine | tokens that agree | WER | WER of PyTorch |",
+        "|---|---:|---|---:|---:|---:|---:|---:|",
     ]
-    for (form, on), value in found.items():
-        rates = [f"{100 * value[key]:.1f} %" if key in value else "" for key in ("wer", "wer_fp32")]
-        agree = f"{100 * value['token_agreement']:.1f} %"
+    for (on, form), value in found.items():
         cells = [
-            form,
             on,
             f"{value['seconds']:g}",
-            f"{value['max_abs']:.3g}",
+            form,
+            f"{value['max_abs']:.2g}",
             f"{value['cosine']:.4f}",
-            agree,
+            f"{100 * value['token_agreement']:.1f} %",
+            *(f"{100 * value[key]:.1f} %" if key in value else "" for key in ("wer", "wer_fp32")),
         ]
-        lines.append(f"| {' | '.join([*cells, *rates])} |")
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 

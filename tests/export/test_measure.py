@@ -16,7 +16,8 @@ from nemostream.errors import LanguageError
 from nemostream.evaluate.manifest import ManifestError
 from nemostream.export import measure
 from nemostream.export.linear import Weights
-from nemostream.export.measure import compare, record_error
+from nemostream.export.measure import Comparison, measure_errors, record_error
+from nemostream.runtimes.onnx import OnnxRuntime
 from tests.bundles import random_bundle
 from tests.models import small_checkpoint, small_config
 
@@ -80,14 +81,25 @@ def test_a_manifest_gives_utterances_and_a_long_recording(
     assert each["wer_fp32"] > 0.5
 
 
-def test_compare_of_what_is_known() -> None:
-    a = np.array([[3.0, 4.0], [1.0, 0.0]], np.float32)
-    b = np.array([[3.0, 4.0], [0.0, 2.0]], np.float32)
-    assert compare((a, [1, 2, 3, 4]), (b, [1, 3, 4])) == {
-        "max_abs": 2.0,
-        "cosine": 0.5,
-        "token_agreement": 0.75,
-    }
+def test_many_recordings_take_one_slot(
+    checkpoint: Checkpoint, manifest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jiwer")
+    monkeypatch.setattr(measure, "MOST_SECONDS", 1.0)
+    port = OnnxRuntime(random_bundle(True, "fp32"), threads=1)
+    (each,), (row,) = measure_errors(checkpoint, [port], [manifest])
+    assert port.slots == 1
+    assert each["seconds"] == 5 * 1.0
+    assert row["seconds"] == 5 * 1.0 + 4 * measure.PAUSE_SECONDS
+
+
+def test_comparison_of_what_is_known() -> None:
+    comparison = Comparison()
+    comparison.add_frames(np.array([[3.0, 4.0]], np.float32), np.array([[3.0, 4.0]], np.float32))
+    comparison.add_frames(np.array([[1.0, 0.0]], np.float32), np.array([[0.0, 2.0]], np.float32))
+    comparison.add_tokens([1, 2], [1])
+    comparison.add_tokens([3, 4], [3, 4])
+    assert comparison.result() == {"max_abs": 2.0, "cosine": 0.5, "token_agreement": 0.75}
 
 
 def test_what_cannot_be_measured_on(checkpoint: Checkpoint, manifest: Path, tmp_path: Path) -> None:

@@ -1,16 +1,19 @@
-"""What a bundle's weights cost in exactness: it and the reference on the same recordings, by one engine."""
+"""What a bundle's weights cost in exactness: it and the reference on the same recordings, by one engine.
+
+They are read and heard block by block, and of numbers only sums are kept: memory does not grow with them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nemostream.audio import AudioFile, Resampler, select_channels
+from nemostream.audio import stream_audio
 from nemostream.checkpoints.bundle import MANIFEST, Manifest, read_manifest
 from nemostream.checkpoints.checkpoint import Checkpoint
 from nemostream.checkpoints.files import write_json
@@ -18,59 +21,101 @@ from nemostream.config import SAMPLE_RATE, ModelConfig
 from nemostream.engine.engine import Engine
 from nemostream.errors import LanguageError
 from nemostream.evaluate.errors import Errors, count_errors, unit_of
-from nemostream.evaluate.manifest import Utterance
 from nemostream.evaluate.manifest import read_manifest as read_utterances
 from nemostream.evaluate.normalize import language_code, simple
 from nemostream.runtimes.onnx import OnnxRuntime
 from nemostream.runtimes.protocol import Float32, Int64, Runtime
 from nemostream.runtimes.torch import TorchRuntime
 
-MOST_SECONDS = 30.0  # of a recording; the reference takes about as long as it lasts
-LONG_SECONDS = 40.0  # of the recording that is made of a manifest's: errors of small weights grow with length
+MOST_SECONDS = 600.0  # of a recording; the reference takes about as long as it lasts
+LONG_SECONDS = 120.0  # of the recording made of a manifest: errors of small weights grow with length
 PAUSE_SECONDS = 0.5  # between the utterances in it
+_BLOCK_SECONDS = 5.0
 
 
 def record_error(folder: Path, checkpoint: Checkpoint, sources: Sequence[Path]) -> Manifest:
-    """Measure an ONNX bundle against its checkpoint in fp32 PyTorch, and put the result in its manifest.
-
-    Both step through each recording chunk by chunk at the model's default latency, so errors in the state
-    that streams carry are in the figures too.
+    """Put what `measure_errors` finds of an ONNX bundle in its manifest, as ``{"parts": [...]}``.
 
     Args:
         folder: the bundle.
         checkpoint: what it was made from.
+        sources: recordings or manifests.
+
+    Raises:
+        AudioError, ManifestError, LanguageError: see `measure_errors`.
+    """
+    bundle = OnnxRuntime(folder, verify=False)
+    parts = [part for (part,) in measure_errors(checkpoint, [bundle], sources)]
+    manifest = dataclasses.replace(read_manifest(folder, verify=False), measured={"parts": parts})
+    write_json(folder / MANIFEST, manifest.to_dict())
+    return manifest
+
+
+def measure_errors(
+    checkpoint: Checkpoint, ports: Sequence[Runtime], sources: Sequence[Path]
+) -> Iterator[list[dict[str, Any]]]:
+    """Measure runtimes against their checkpoint in fp32 PyTorch.
+
+    All step through each recording chunk by chunk at the model's default latency, so errors in the state
+    that streams carry are in the figures too.
+
+    Args:
+        checkpoint: what they were made from.
+        ports: the runtimes.
         sources: recordings of speech, or manifests (``.jsonl``, see `nemostream.evaluate.manifest`), which
-            also give word error rates; a manifest's utterances are measured one by one, and in a row as one
-            recording of `LONG_SECONDS`. Of every recording the first `MOST_SECONDS` are used.
+            also give word error rates; a manifest's utterances are measured one by one, and the first ones in
+            a row as one recording of `LONG_SECONDS`. Of every recording the first `MOST_SECONDS` are used.
+
+    Yields:
+        of every part, when it is done, for each runtime: ``on``, the part's name; its ``recordings``,
+        ``seconds``, and ``tokens`` of the reference; what `Comparison.result` gives; of a manifest
+        ``wer_fp32`` and ``wer``.
 
     Raises:
         AudioError: if a recording cannot be read.
         ManifestError: if a manifest cannot be read.
         LanguageError: if the model does not know a language.
     """
-    reference, bundle = TorchRuntime(checkpoint), OnnxRuntime(folder, verify=False)
-    parts = [_measure(reference, bundle, name, clips) for path in sources for name, clips in _parts(path)]
-    manifest = dataclasses.replace(read_manifest(folder, verify=False), measured={"parts": parts})
-    write_json(folder / MANIFEST, manifest.to_dict())
-    return manifest
+    listeners = [_Listener(runtime) for runtime in (TorchRuntime(checkpoint), *ports)]
+    for path in sources:
+        for name, clips in _parts(path):
+            yield _measure(listeners, name, clips)
 
 
-def compare(expected: tuple[Float32, list[int]], found: tuple[Float32, list[int]]) -> dict[str, float]:
-    """Errors of encoder frames [N, J] and tokens.
+class Comparison:
+    """Errors of encoder frames and tokens, added up."""
 
-    Returns:
-        ``max_abs``: largest difference of a number; ``cosine``: the mean, over frames, of the cosine
-        between the two; ``token_agreement``: 1 - edit distance / tokens of the longer side.
-    """
-    a, b = expected[0].astype(np.float64), found[0].astype(np.float64)
-    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    cosine = (a * b).sum(axis=1) / np.maximum(norms, 1e-30)
-    longest = max(len(expected[1]), len(found[1]), 1)
-    return {
-        "max_abs": float(f"{np.abs(a - b).max():.3g}"),
-        "cosine": round(float(cosine.mean()), 6),
-        "token_agreement": round(1 - edit_distance(expected[1], found[1]) / longest, 4),
-    }
+    def __init__(self) -> None:
+        self._max_abs = self._cosines = 0.0
+        self._frames = self._edits = self._tokens = 0
+
+    def add_frames(self, expected: Float32, found: Float32) -> None:
+        """Some more frames [N, J] of both sides."""
+        if not len(expected):
+            return
+        a, b = expected.astype(np.float64), found.astype(np.float64)
+        norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        self._max_abs = max(self._max_abs, float(np.abs(a - b).max()))
+        self._cosines += float(((a * b).sum(axis=1) / np.maximum(norms, 1e-30)).sum())
+        self._frames += len(a)
+
+    def add_tokens(self, expected: list[int], found: list[int]) -> None:
+        """All tokens of one more recording."""
+        self._edits += edit_distance(expected, found)
+        self._tokens += max(len(expected), len(found))
+
+    def result(self) -> dict[str, float]:
+        """The errors of all of them together.
+
+        Returns:
+            ``max_abs``: largest difference of a number; ``cosine``: the mean, over frames, of the cosine
+            between the two; ``token_agreement``: 1 - edit distance / tokens of the longer side.
+        """
+        return {
+            "max_abs": float(f"{self._max_abs:.3g}"),
+            "cosine": round(self._cosines / max(self._frames, 1), 6),
+            "token_agreement": round(1 - self._edits / max(self._tokens, 1), 4),
+        }
 
 
 def edit_distance(a: list[int], b: list[int]) -> int:
@@ -83,78 +128,86 @@ def edit_distance(a: list[int], b: list[int]) -> int:
     return row[-1]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Clip:
-    """16 kHz samples, and what is said in them, if that is known."""
+    """Recordings that are heard as one, until `LONG_SECONDS` are over when one of them begins.
 
-    samples: Float32
-    text: str | None
-    lang: str | None
+    Attributes:
+        recordings: paths, and what is said there, if that is known.
+        lang: their language; None is the model's default.
+        said: the texts of those that were heard.
+    """
+
+    recordings: Sequence[tuple[Path, str | None]]
+    lang: str | None = None
+    said: list[str] = field(default_factory=list)
+
+    def blocks(self) -> Iterator[Float32]:
+        """16 kHz mono samples, a few seconds at a time."""
+        heard = 0
+        for path, text in self.recordings:
+            if heard >= LONG_SECONDS * SAMPLE_RATE:
+                break
+            if heard:
+                heard += (pause := round(PAUSE_SECONDS * SAMPLE_RATE))
+                yield np.zeros(pause, np.float32)
+            left = round(MOST_SECONDS * SAMPLE_RATE)
+            for samples in stream_audio(path, block_seconds=_BLOCK_SECONDS):
+                heard += len(samples[:left])
+                yield samples[:left]
+                left -= len(samples)
+                if left <= 0:
+                    break
+            if text is not None:
+                self.said.append(text)
 
 
 def _parts(path: Path) -> Iterator[tuple[str, list[_Clip]]]:
     """What is measured together, by its name: a recording; or a manifest's utterances, and they in a row."""
     if path.suffix != ".jsonl":
-        yield path.name, [_Clip(_read(path), None, None)]
+        yield path.name, [_Clip([(path, None)])]
         return
     name, utterances = f"{path.parent.name}/{path.name}", read_utterances(path)
-    clips = [_Clip(_read(one.audio), one.text, one.lang) for one in utterances]
-    yield name, clips
-    yield f"{name} in a row", [_in_a_row(utterances, clips)]
+    yield name, [_Clip([(one.audio, one.text)], one.lang) for one in utterances]
+    lang = utterances[0].lang
+    row = [(one.audio, one.text) for one in utterances if one.lang == lang]
+    yield f"{name} in a row", [_Clip(row, lang)]
 
 
-def _in_a_row(utterances: Sequence[Utterance], clips: Sequence[_Clip]) -> _Clip:
-    """Utterances of the first one's language behind each other."""
-    lang, pause = utterances[0].lang, np.zeros(round(PAUSE_SECONDS * SAMPLE_RATE), np.float32)
-    samples: list[Float32] = []
-    texts: list[str] = []
+def _measure(listeners: Sequence[_Listener], name: str, clips: Sequence[_Clip]) -> list[dict[str, Any]]:
+    """Errors over all clips together of all listeners but the first, which is the reference."""
+    comparisons = [Comparison() for _ in listeners[1:]]
+    errors = [Errors() for _ in listeners]
+    samples = tokens = 0
     for clip in clips:
-        if clip.lang == lang and sum(map(len, samples)) < LONG_SECONDS * SAMPLE_RATE:
-            samples += [clip.samples, pause]
-            texts.append(clip.text or "")
-    return _Clip(np.concatenate(samples), " ".join(texts), lang)
-
-
-def _measure(reference: Runtime, bundle: Runtime, name: str, clips: Sequence[_Clip]) -> dict[str, Any]:
-    """Errors over all clips together; see `compare`."""
-    runs = [(_run(reference, clip), _run(bundle, clip)) for clip in clips]
-    sides = tuple(np.concatenate([run[side][0] for run in runs]) for side in (0, 1))
-    edits = sum(edit_distance(expected[1], found[1]) for expected, found in runs)
-    longest = sum(max(len(expected[1]), len(found[1])) for expected, found in runs)
-    measured = {
+        for listener in listeners:
+            listener.begin(clip.lang)
+        for block in clip.blocks():
+            samples += len(block)
+            _compare_frames([listener.feed(block) for listener in listeners], comparisons)
+        _compare_frames([listener.finish() for listener in listeners], comparisons)
+        expected = listeners[0].tokens
+        tokens += len(expected)
+        for comparison, listener in zip(comparisons, listeners[1:], strict=True):
+            comparison.add_tokens(expected, listener.tokens)
+        if clip.said:
+            errors = [sum_ + listener.errors(clip) for sum_, listener in zip(errors, listeners, strict=True)]
+    common = {
         "on": name,
         "recordings": len(clips),
-        "seconds": round(sum(len(clip.samples) for clip in clips) / SAMPLE_RATE, 1),
-        "tokens": sum(len(expected[1]) for expected, _ in runs),
-        **compare((sides[0], []), (sides[1], [])),
-        "token_agreement": round(1 - edits / max(longest, 1), 4),
+        "seconds": round(samples / SAMPLE_RATE, 1),
+        "tokens": tokens,
     }
-    if clips[0].text is not None:
-        for key, side in (("wer_fp32", 0), ("wer", 1)):
-            heard = [reference.tokenizer.decode(run[side][1]) for run in runs]
-            measured[key] = round(_errors(clips, heard).rate, 4)
-    return measured
+    rates = [{"wer_fp32": round(errors[0].rate, 4), "wer": round(one.rate, 4)} for one in errors[1:]]
+    return [
+        common | comparison.result() | (rate if clips[0].said else {})
+        for comparison, rate in zip(comparisons, rates, strict=True)
+    ]
 
 
-def _errors(clips: Sequence[_Clip], heard: Sequence[str]) -> Errors:
-    return Errors.sum(
-        [
-            count_errors(simple(clip.text or "", clip.lang or "en"), simple(text), unit_of(clip.lang or "en"))
-            for clip, text in zip(clips, heard, strict=True)
-        ]
-    )
-
-
-def _read(recording: Path) -> Float32:
-    """The first `MOST_SECONDS` as 16 kHz mono."""
-    with AudioFile(recording) as file:
-        resampler = Resampler(file.sample_rate, SAMPLE_RATE)
-        wanted, blocks = round(MOST_SECONDS * SAMPLE_RATE), []
-        for block in file.blocks(file.sample_rate):
-            blocks.append(resampler.feed(select_channels(block, "mix")))
-            if sum(map(len, blocks)) >= wanted:
-                break
-    return np.concatenate([*blocks, resampler.finish()])[:wanted]
+def _compare_frames(frames: list[Float32], comparisons: Sequence[Comparison]) -> None:
+    for comparison, found in zip(comparisons, frames[1:], strict=True):
+        comparison.add_frames(frames[0], found)
 
 
 class _Recorder:
@@ -173,19 +226,49 @@ class _Recorder:
         return getattr(self._runtime, name)
 
 
-def _run(runtime: Runtime, clip: _Clip) -> tuple[Float32, list[int]]:
-    """Encoder frames [N, J] and tokens."""
-    recorder: Any = _Recorder(runtime)
-    config = runtime.config
-    engine = Engine(recorder)
-    stream = engine.open(_prompt_id(config, clip.lang), config.default_att_context)
-    stream.feed(clip.samples)
-    stream.finish()
-    tokens: list[int] = []
-    while stream.framer.ready():
-        (new,) = engine.step([stream])
-        tokens += [token for token, _ in new]
-    return np.concatenate(recorder.frames), tokens
+class _Listener:
+    """A runtime that hears one clip after another, in one slot.
+
+    Attributes:
+        tokens: of the clip so far.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime, self._recorder = runtime, _Recorder(runtime)
+        recorder: Any = self._recorder
+        self._engine = Engine(recorder)
+        self.tokens: list[int] = []
+
+    def begin(self, lang: str | None) -> None:
+        """Another clip, in a language that the model knows."""
+        config = self._runtime.config
+        self._stream = self._engine.open(_prompt_id(config, lang), config.default_att_context)
+        self.tokens = []
+
+    def feed(self, samples: Float32) -> Float32:
+        """Encoder frames [N, J] that 16 kHz samples make complete."""
+        self._stream.feed(samples)
+        return self._step()
+
+    def finish(self) -> Float32:
+        """The clip's last frames."""
+        self._stream.finish()
+        frames = self._step()
+        self._engine.close(self._stream)
+        return frames
+
+    def errors(self, clip: _Clip) -> Errors:
+        """Of the words that were heard."""
+        lang, heard = clip.lang or "en", self._runtime.tokenizer.decode(self.tokens)
+        return count_errors(simple(" ".join(clip.said), lang), simple(heard, lang), unit_of(lang))
+
+    def _step(self) -> Float32:
+        while self._stream.framer.ready():
+            (new,) = self._engine.step([self._stream])
+            self.tokens += [token for token, _ in new]
+        frames = self._recorder.frames or [np.zeros((0, self._runtime.config.joint_hidden_size), np.float32)]
+        self._recorder.frames = []
+        return np.concatenate(frames)
 
 
 def _prompt_id(config: ModelConfig, lang: str | None) -> int:
