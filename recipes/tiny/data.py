@@ -16,6 +16,8 @@ from torch import Tensor
 
 PHONE_IDS = {phone: number for number, phone in enumerate(PHONES)} | {PAUSE: -1}
 LONGEST = 1600  # mel frames; longer clips are left out
+MOST_IN_A_ROW = 4
+SHORTEST_PAUSE, LONGEST_PAUSE = 20, 150  # mel frames, between clips in a row
 FLOOR = math.log(2.0**-24)  # log-mel of digital silence
 
 
@@ -184,23 +186,38 @@ class Batch:
     aligned: Tensor
 
 
-def collate(corpora: Corpora, clips: list[Clip], augmented: float, generator: random.Random) -> Batch:
-    """Load, augment (a share ``augmented`` of the clips) and pad."""
-    mels = [corpora.mel(clip) for clip in clips]
-    mels = [augment(mel, generator) if generator.random() < augmented else mel for mel in mels]
+def in_a_row(clips: list[Clip], generator: random.Random) -> list[list[Clip]]:
+    """Let clips of a batch follow one another, so that the model learns to go on after a sentence."""
+    size = generator.randint(2, MOST_IN_A_ROW)
+    longest = max(clip.frames for clip in clips) + LONGEST_PAUSE
+    size = max(1, min(size, LONGEST // longest, len(clips)))
+    mixed = generator.sample(clips, len(clips))
+    return [mixed[start : start + size] for start in range(0, len(mixed), size)]
+
+
+def collate(corpora: Corpora, rows: list[list[Clip]], augmented: float, generator: random.Random) -> Batch:
+    """Load, augment (a share ``augmented`` of the clips), join the clips of a row by pauses, and pad."""
     lead = generator.randint(0, 24)  # speech does not begin at the same place in every chunk
-    mels = [torch.cat([torch.full((lead, mel.shape[1]), float(mel.min())), mel]) for mel in mels]
-    lengths = torch.tensor([len(mel) for mel in mels])
+    mels: list[Tensor] = []
+    phones: list[Tensor] = []
+    for row in rows:
+        heard: list[Tensor] = []
+        spoken: list[Tensor] = []
+        for place, clip in enumerate(row):
+            mel = corpora.mel(clip)
+            if generator.random() < augmented:
+                mel = augment(mel, generator)
+            pause = lead if place == 0 else generator.randint(SHORTEST_PAUSE, LONGEST_PAUSE)
+            heard += [torch.full((pause, mel.shape[1]), float(mel.min())), mel]
+            spoken.append(align(clip, pause, pause + len(mel)))
+        mels.append(torch.cat(heard))
+        phones.append(torch.cat(spoken))
     return Batch(
         torch.nn.utils.rnn.pad_sequence(mels, batch_first=True),
-        lengths,
-        *_padded([clip.tokens for clip in clips]),
-        *_padded([tuple(phone for phone in clip.phones if phone >= 0) for clip in clips]),
-        torch.nn.utils.rnn.pad_sequence(
-            [align(clip, lead, len(mel)) for mel, clip in zip(mels, clips, strict=True)],
-            batch_first=True,
-            padding_value=-1,
-        ),
+        torch.tensor([len(mel) for mel in mels]),
+        *_padded([sum((clip.tokens for clip in row), ()) for row in rows]),
+        *_padded([tuple(phone for clip in row for phone in clip.phones if phone >= 0) for row in rows]),
+        torch.nn.utils.rnn.pad_sequence(phones, batch_first=True, padding_value=-1),
     )
 
 

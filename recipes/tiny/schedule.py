@@ -19,6 +19,7 @@ class Schedule:
     phone_weight: float = 0.3
     batch_seconds: float = 60.0
     augmented: float = 0.9  # share of clips, once training is no longer easy
+    in_a_row: float = 0.0  # share of batches whose clips are joined, once training is no longer easy
 
     def rate(self, hours: float) -> float:
         """Linear warm-up, then cosine to two percent of the peak."""
@@ -33,6 +34,10 @@ class Schedule:
     def augmentation(self, hours: float) -> float:
         """Share of clips to augment: few until the alignment is found."""
         return min(0.3, self.augmented) if hours < self.easy_hours else self.augmented
+
+    def joined(self, hours: float) -> float:
+        """Share of batches whose clips follow one another: none until the alignment is found."""
+        return 0.0 if hours < self.easy_hours else self.in_a_row
 
     def aligned(self, hours: float) -> float:
         """Share of batches with times of phones: all, then some until the model aligns by itself."""

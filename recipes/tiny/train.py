@@ -30,7 +30,7 @@ from schedule import Schedule
 from stem import CentredConvolution
 from torch import Tensor, nn
 
-from data import Corpora, collate
+from data import Corpora, collate, in_a_row
 from nemostream.checkpoints import load_checkpoint
 from nemostream.config import ModelConfig
 from nemostream.model.network import Network
@@ -155,9 +155,12 @@ class Trainer:
         aligned = self.random.random() < self.schedule.aligned(self.hours)
         only = ("flite",) if aligned else None
         clips = corpora.draw(self.random, only, int(self.schedule.batch(self.hours) * 100), longest)
-        batch = collate(corpora, clips, self.schedule.augmentation(self.hours), self.random)
+        rows = [[clip] for clip in clips]
+        if self.random.random() < self.schedule.joined(self.hours):
+            rows = in_a_row(clips, self.random)
+        batch = collate(corpora, rows, self.schedule.augmentation(self.hours), self.random)
         att_context_size = self.right_context()
-        prompt = torch.tensor([self.random.choice((PROMPTS["en-US"], PROMPTS["auto"])) for _ in clips])
+        prompt = torch.tensor([self.random.choice((PROMPTS["en-US"], PROMPTS["auto"])) for _ in rows])
         device = self.device
         mel, mel_lengths = batch.mel.to(device), batch.mel_lengths.to(device)
         tokens, token_lengths = batch.tokens.to(device), batch.token_lengths.to(device)
@@ -172,7 +175,7 @@ class Trainer:
             projected = self.network.project(encoded.float(), prompt.to(device))
             start = torch.full_like(tokens[:, :1], self.config.blank_id)
             predicted, _ = self.network.decoder(
-                torch.cat([start, tokens], 1), self.network.initial_predictor_state(len(clips))
+                torch.cat([start, tokens], 1), self.network.initial_predictor_state(len(rows))
             )
             with torch.autocast(device.type, torch.bfloat16):
                 logits = self.network.joint(projected[:, :, None], predicted[:, None])
@@ -292,6 +295,9 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--batch-seconds", type=float, default=60.0)
     parser.add_argument("--peak-rate", type=float, default=1.2e-3)
     parser.add_argument("--augmented", type=float, default=0.9, help="share of clips to augment")
+    parser.add_argument(
+        "--in-a-row", type=float, default=0.0, help="share of batches whose clips are joined by pauses"
+    )
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--freeze-encoder", action="store_true", help="train only what follows the encoder")
     parser.add_argument(
@@ -331,6 +337,7 @@ def begin(arguments: argparse.Namespace, vocab_size: int) -> Trainer:
         easy_hours=arguments.easy_hours,
         batch_seconds=arguments.batch_seconds,
         augmented=arguments.augmented,
+        in_a_row=arguments.in_a_row,
     )
     start = None if arguments.start_from is None else load_checkpoint(arguments.start_from)
     config = tiny_config(vocab_size) if start is None else start.config

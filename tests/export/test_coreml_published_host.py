@@ -8,7 +8,6 @@ the bundle has them; a random network is close to a tie at every step, so less w
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import sys
@@ -25,7 +24,7 @@ from nemostream.features.mel import log_mel
 from nemostream.model.network import Network
 from nemostream.model.uniform import initial_uniform_state, uniform_step
 from tests.conftest import REPOSITORY
-from tests.coreml_bundles import CONTEXT, small_coreml_bundle, small_coreml_network
+from tests.coreml_bundles import CONTEXT, small_coreml_bundle, small_coreml_network, with_stored_scales
 
 CLIP = REPOSITORY / "tests" / "data" / "golden" / "a0.wav"
 TIER = "2240ms"  # where the code looks; our bundle there is of another tier, as its metadata says
@@ -71,9 +70,7 @@ def published_transcribe(
 
 def rounded(network: Network) -> Network:
     """A copy with the weights of the bundle: the encoder's larger matrices int8 by output, all else fp16."""
-    changed = copy.deepcopy(network)
-    for layer in changed.encoder.layers:
-        layer.self_attn.head_size = RoundedPowers(layer.self_attn.head_size)  # type: ignore[union-attr]
+    changed = with_stored_scales(network)
     for name, parameter in changed.named_parameters():
         if "relative_k" in name:  # the position tables are rounded instead
             continue
@@ -85,13 +82,6 @@ def rounded(network: Network) -> Network:
             values = int8(values) if values.numel() > 2048 else values
         parameter.data = values
     return changed
-
-
-class RoundedPowers(int):
-    """A head size whose root, by which scores are divided, is a fp16 constant of the graph."""
-
-    def __pow__(self, exponent: float) -> float:  # type: ignore[override]
-        return float(np.float16(int(self) ** exponent))
 
 
 def int8(values: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemostream.mil import Program, read_program
+from tests.coreml_bundles import little_garbage
 
 Build = Callable[..., Any]  # the builder `mb` and symbolic inputs -> a value, or a list of them
 DTYPES = {"fp16": np.float16, "fp32": np.float32, "int32": np.int32}
@@ -37,8 +37,7 @@ def save_program(
     body = eval(f"lambda {parameters}: build(mb, {parameters})", {"build": build, "mb": mb})
     specs = [mb.TensorSpec(shape=shape, dtype=getattr(types, dtype)) for shape, dtype in inputs.values()]
     program = mb.program(input_specs=specs, opset_version=target)(body)
-    gc.freeze()  # coremltools collects garbage in every call, which takes longer than all the rest
-    try:
+    with little_garbage():
         model = ct.convert(
             program,
             convert_to="mlprogram",
@@ -47,8 +46,6 @@ def save_program(
             pass_pipeline=ct.PassPipeline.EMPTY,
             skip_model_load=True,
         )
-    finally:
-        gc.unfreeze()
     path = folder / "program.mlpackage"
     model.save(str(path))
     return path

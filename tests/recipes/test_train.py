@@ -6,8 +6,10 @@ import hashlib
 import importlib
 import json
 import math
+import random
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -190,3 +192,33 @@ def test_the_shipped_card_has_the_hash_of_the_shipped_file() -> None:
     folder = embedded_bundle()
     digest = hashlib.sha256((folder / "checkpoint" / "model.safetensors").read_bytes()).hexdigest()
     assert digest in (folder / "MODEL_CARD.md").read_text(encoding="utf-8")
+
+
+def test_clips_in_a_row_keep_what_is_said_and_when(recipe: Recipe, cache: Path) -> None:
+    data = recipe("data")
+    corpora = data.Corpora(
+        cache, lambda text: [1 + len(word) for word in text.split()], {}, frozenset({"en"})
+    )
+    clips = [replace(clip, frames=200) for clip in corpora.clips["corpus"]]
+    generator = random.Random(3)
+    rows = data.in_a_row(clips, generator)
+    assert max(map(len, rows)) > 1
+    batch = data.collate(corpora, rows, 0.0, generator)
+    for number, row in enumerate(rows):
+        said = [token for clip in row for token in clip.tokens]
+        assert batch.tokens[number, : batch.token_lengths[number]].tolist() == said
+        assert batch.phone_lengths[number] == 4 * len(row)
+        pauses = int(batch.mel_lengths[number]) - sum(clip.frames for clip in row)
+        assert 0 <= pauses <= 24 + data.LONGEST_PAUSE * (len(row) - 1)
+        last = corpora.mel(row[-1])
+        end = int(batch.mel_lengths[number])
+        assert torch.equal(batch.mel[number, end - len(last) : end], last)
+
+
+def test_rows_train_and_resume_exactly(recipe: Recipe, cache: Path, tmp_path: Path) -> None:
+    fine_tune(recipe, cache, tmp_path / "one", 4, "--in-a-row", "1")
+    for steps in (2, 4):
+        fine_tune(recipe, cache, tmp_path / "two", steps, "--in-a-row", "1")
+    states = [torch.load(tmp_path / name / "average.pt", weights_only=True) for name in ("one", "two")]
+    for name, value in states[0]["weights"].items():
+        assert torch.equal(value, states[1]["weights"][name]), name

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 pytest.importorskip("coremltools", reason="the extra coreml is not installed")
 
@@ -19,55 +19,39 @@ from nemostream.audio import load_audio
 from nemostream.checkpoints.checkpoint import Checkpoint
 from nemostream.engine.model import Model
 from nemostream.errors import BackendError
-from nemostream.export.coreml.bundle import export_coreml, graph_modules
+from nemostream.export.coreml.bundle import graph_modules
 from nemostream.export.coreml.weights import Weights
 from nemostream.framing import UniformFramer
-from nemostream.loading import embedded_checkpoint
 from nemostream.mil import Program, read_program
-from nemostream.runtimes.coreml_bundle import CoreMlBundleRuntime
-from nemostream.runtimes.coreml_contract import Layout
+from nemostream.runtimes.coreml_contract import Graph, Layout, shard_layers
 from nemostream.runtimes.mil import MilRuntime
 from nemostream.runtimes.torch import load_network
-from nemostream.text.tokenizer import Tokenizer
 from nemostream.verify.check import Report, verify
-from nemostream.verify.ports import _coreml_port, open_port
+from nemostream.verify.ports import Port, open_port
 from nemostream.verify.reference import Reference
-from tests.coreml_bundles import CONTEXT, small_coreml_bundle, small_coreml_network
-from tests.models import PIECES
+from tests.coreml_bundles import (
+    CONTEXT,
+    coreml_bundle,
+    coreml_checkpoint,
+    embedded_coreml_bundle,
+    small_coreml_bundle,
+    with_stored_scales,
+)
 
-Inputs = dict[str, Any]
-Embedded = Callable[[Layout, Weights], tuple[Path, Checkpoint]]
+Inputs = dict[str, NDArray[Any]]
+Change = Callable[[NDArray[Any]], NDArray[Any]]
 LAYOUTS: tuple[Layout, ...] = ("single", "english", "sharded", "watch")
 FP32 = 1e-4  # of outputs of size 1: only the order of additions differs
+NOTICED = 100 * FP32  # what any wrong input has to do at least
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.flac"))
+long = pytest.mark.long
 
 
-def small_checkpoint(layout: Layout) -> Checkpoint:
-    network = small_coreml_network(layout != "english")
-    tensors = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
-    return Checkpoint(
-        config=network.config,
-        tensors=tensors,
-        tokenizer=Tokenizer(PIECES),
-        source="random",
-        format="huggingface",
-    )
-
-
-def report_of(
-    runtime: CoreMlBundleRuntime, checkpoint: Checkpoint, weights: str, seconds: float = 8.0
-) -> Report:
-    """`verify` on noise, over many chained calls."""
-    noise = np.random.default_rng(0).normal(0, 0.1, round(16_000 * seconds)).astype(np.float32)
-    port = _coreml_port("bundle", runtime, weights)
-    return verify(port, checkpoint, {"noise": noise}, contexts=[CONTEXT])
-
-
-class RoundedSize(int):
-    """A head size whose power, the scale of attention, is rounded to fp16 as the constant of a graph is."""
-
-    def __pow__(self, exponent: float) -> float:  # type: ignore[override]
-        return float(np.float16(int(self) ** exponent))
+def bundle_and_checkpoint(model: str, layout: Layout, weights: Weights = "fp16") -> tuple[Path, Checkpoint]:
+    if model == "embedded":
+        return embedded_coreml_bundle(layout, weights), coreml_checkpoint("embedded")
+    made_from = coreml_checkpoint("small english" if layout == "english" else "small")
+    return small_coreml_bundle(layout, weights), made_from
 
 
 def take_stored_weights(module: torch.nn.Module, program: Program, hidden: int) -> int:
@@ -89,47 +73,85 @@ def take_stored_weights(module: torch.nn.Module, program: Program, hidden: int) 
     ("layout", "weights"),
     [*((layout, "fp16") for layout in LAYOUTS), ("sharded", "int8"), ("single", "palette8-kmeans")],
 )
-def test_every_graph_equals_the_reference_in_fp32(layout: Layout, weights: Weights) -> None:
-    """Each alone, on random inputs and half-filled caches, with weights and constants as they are stored."""
-    bundle = small_coreml_bundle(layout, weights)
-    runtime = MilRuntime(bundle, fp16=False)
-    network = copy.deepcopy(small_coreml_network(layout != "english"))
-    for layer in network.encoder.layers:
-        layer.self_attn.head_size = RoundedSize(layer.self_attn.head_size)
-    whole = {
-        "length": runtime.call_frames - 2,
-        "audio_length": 9000,
-        "prompt_id": 9,
-        "token": 5,
-        "targets": 5,
-    }
-    whole |= {"cache_last_channel_len": 9, "cache_len": 9}
-    generator, compared, taken = torch.Generator().manual_seed(0), set(), 0
-    for name, module, kind in graph_modules(network, runtime.contract):
-        inputs = {}
-        for value in runtime.contract.graphs[name].inputs:
-            if value.dtype == "int32":
-                number = whole.get(value.name, 1)
-                if value.name == "length" and name in ("encoder", "encoder_pre_encode"):
-                    number = runtime.contract.window_mel_frames - 11
-                inputs[value.name] = torch.full(value.shape, number, dtype=torch.int32)
-            else:
-                inputs[value.name] = torch.randn(value.shape, generator=generator)
-                inputs[value.name] *= 0.1 if value.name == "audio" else 1.0
+@pytest.mark.parametrize("model", ["small", pytest.param("embedded", marks=long)])
+def test_every_graph_equals_the_reference_in_fp32(model: str, layout: Layout, weights: Weights) -> None:
+    """Each alone, on random inputs and half-filled caches, with weights and constants as they are stored.
+
+    Each of its inputs matters: a cache length that stays at 0, another slot, token or length, and numbers
+    along the wrong axis are noticed in every graph.
+    """
+    bundle, checkpoint = bundle_and_checkpoint(model, layout, weights)
+    contract = MilRuntime(bundle, fp16=False).contract
+    network = with_stored_scales(load_network(checkpoint))
+    compared, taken = set(), 0
+    for name, module, kind in graph_modules(network, contract):
+        graph = contract.graphs[name]
+        inputs = random_inputs(graph, contract.window_mel_frames - 11, contract.frames - 2)
+        program = read_program(bundle / graph.path, fp16=False)
         if kind != "preprocessor":
             module = module.half().float()
-        program = read_program(bundle / runtime.contract.graphs[name].path, fp16=False)
         with torch.no_grad():
             taken += take_stored_weights(module, program, network.config.hidden_size)
-            expected = module(*inputs.values())
-        expected = expected if isinstance(expected, tuple) else (expected,)
-        found = program({key: value.numpy() for key, value in inputs.items()})
-        for value, reference in zip(runtime.contract.graphs[name].outputs, expected, strict=True):
-            difference = np.abs(found[value.name].astype(np.float64) - reference.double().numpy()).max()
-            assert difference <= FP32 * max(1.0, float(reference.abs().max())), (name, value.name)
+            results = module(*map(torch.from_numpy, inputs.values()))
+        results = results if isinstance(results, tuple) else (results,)
+        expected = {value.name: result.numpy() for value, result in zip(graph.outputs, results, strict=True)}
+        assert largest_difference(program(inputs), expected) <= FP32, name
+        for parameter in inputs:
+            if parameter == "token_length" or (parameter == "prompt_id" and name in UNUSED_PROMPTS):
+                continue
+            wrong = (program(inputs | {parameter: value}) for value in wrongly(parameter, inputs[parameter]))
+            assert any(largest_difference(found, expected) > NOTICED for found in wrong), (name, parameter)
         compared.add(name)
-    assert compared == set(runtime.contract.graphs)
+    assert compared == set(contract.graphs)
     assert bool(taken) == (weights != "fp16")
+
+
+UNUSED_PROMPTS = [f"encoder_shard_{index}" for index in range(3)]  # all shards take it, the last one uses it
+CACHE_LENGTHS = ("cache_len", "cache_last_channel_len")
+
+
+def random_inputs(graph: Graph, window_length: int, valid: int) -> Inputs:
+    """Numbers of size 1, caches that hold 9 frames, and calls that are not full."""
+    random = np.random.default_rng(0)
+    length = window_length if graph.name in ("encoder", "encoder_pre_encode") else valid
+    whole = {"length": length, "audio_length": 9000, "prompt_id": 9, "token": 5, "targets": 5}
+    whole |= dict.fromkeys(CACHE_LENGTHS, 9)
+    inputs: Inputs = {}
+    for value in graph.inputs:
+        if value.dtype == "int32":
+            inputs[value.name] = np.full(value.shape, whole.get(value.name, 1), np.int32)
+        else:
+            size = 0.1 if value.name == "audio" else 1.0
+            inputs[value.name] = random.normal(0, size, value.shape).astype(np.float32)
+    return inputs
+
+
+def wrongly(parameter: str, value: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """What should not be given instead of a value.
+
+    Where there is one long axis only its numbers are shuffled. A graph that answers with a token alone may
+    give the same one for many frames, so several are tried.
+    """
+    if value.dtype == np.int32:
+        yield (
+            np.zeros_like(value)
+            if parameter in CACHE_LENGTHS
+            else value + 8 * (160 if "audio" in parameter else 1)
+        )
+    elif min(value.shape[-2:]) > 1:
+        yield np.swapaxes(value, -1, -2).reshape(value.shape)
+    else:
+        random = np.random.default_rng(1)
+        for size in range(1, 17):
+            yield size * random.permutation(value.reshape(-1)).reshape(value.shape)
+
+
+def largest_difference(found: Inputs, expected: Inputs) -> float:
+    """Over all outputs, each in units of its largest number or of 1."""
+    return max(
+        float(np.abs(found[name].astype(np.float64) - value).max()) / max(1.0, float(np.abs(value).max()))
+        for name, value in expected.items()
+    )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -157,123 +179,100 @@ def test_fp16_rounding_stays_small_and_does_not_drift(layout: Layout) -> None:
     assert np.mean(errors[7:]) < 2 * np.mean(errors[2:7])  # no more at the end than at the start
 
 
-@pytest.mark.parametrize("weights", [pytest.param("fp16", marks=pytest.mark.long), "int8"])
-def test_one_graph_and_shards_are_equal_bit_for_bit(tmp_path: Path, weights: Weights) -> None:
+@pytest.mark.parametrize("weights", [pytest.param("fp16", marks=long), "int8"])
+def test_one_graph_and_shards_are_equal_bit_for_bit(weights: Weights) -> None:
     """The published claim of seed 002: sharding changes nothing."""
-    network = small_coreml_network(prompt=False)
-    runtimes = []
-    for layout in ("english", "sharded"):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            folder = tmp_path / layout
-            export_coreml(
-                network, Tokenizer(PIECES), folder, source="random", layout=layout, weights=weights,
-                att_context=CONTEXT, chunk=112,
-            )  # fmt: skip
-        runtime = MilRuntime(folder, fp16=False)
-        runtime.resize(1)
-        runtime.reset(0)
-        runtimes.append(runtime)
-    window = np.random.default_rng(2).normal(-10, 3, (121, network.config.num_mel_bins)).astype(np.float32)
+    one = MilRuntime(coreml_bundle("small", "english", weights, 112), fp16=False)
+    many = MilRuntime(small_coreml_bundle("sharded", weights), fp16=False)
+    window = np.random.default_rng(2).normal(-10, 3, (121, many.config.num_mel_bins)).astype(np.float32)
     states: list[dict[str, Any]] = [{}, {}]
     for _ in range(3):
-        one, many = (
-            runtime.encoder_step(state, window, 121, 0)
-            for runtime, state in zip(runtimes, states, strict=True)
+        whole, parts = (
+            runtime.encoder_step(state, window, 121, 9)
+            for runtime, state in zip((one, many), states, strict=True)
         )
-        np.testing.assert_array_equal(one["encoder"]["outputs"], many["encoder_shard_3"]["encoded"])
+        np.testing.assert_array_equal(whole["encoder"]["outputs"], parts["encoder_shard_3"]["encoded"])
 
 
-def broken(runtime: MilRuntime, graph: str, change: Callable[[Inputs], Inputs]) -> MilRuntime:
-    """The runtime with a graph whose inputs are changed on the way."""
-    program = runtime.programs[graph]
-    runtime.programs[graph] = lambda inputs: program(change(dict(inputs)))  # type: ignore[assignment]
-    return runtime
+def stuck(value: NDArray[Any]) -> NDArray[Any]:
+    return np.zeros_like(value)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_is_wrong_is_found(layout: Layout) -> None:
-    """Negative controls: a cache length that stays, another language, caches along the wrong axis."""
-    first = "encoder_shard_0" if layout in ("sharded", "watch") else "encoder"
-    last = {"single": "prompt_projection", "english": "encoder"}.get(layout, "encoder_shard_3")
-    length = next(
-        n
-        for n, (s, d) in MilRuntime(small_coreml_bundle(layout)).programs[first].inputs.items()
-        if n.endswith("len")
-    )
-    channel = length.removesuffix("_len") if layout in ("single", "english") else "cache_channel"
-
-    assert report_of(MilRuntime(small_coreml_bundle(layout)), small_checkpoint(layout), "fp16").passed
-
-    def stuck(inputs: Inputs) -> Inputs:
-        return inputs | {length: np.zeros_like(inputs[length])}
-
-    def wrong_axis(inputs: Inputs) -> Inputs:
-        return inputs | {channel: np.swapaxes(inputs[channel], -1, -2).reshape(inputs[channel].shape)}
-
-    def other_language(inputs: Inputs) -> Inputs:
-        return inputs | {"prompt_id": inputs["prompt_id"] + 1}
-
-    controls = [(first, stuck), (first, wrong_axis)]
-    if layout != "english":
-        controls.append((last, other_language))
-    for graph, change in controls:
-        runtime = MilRuntime(small_coreml_bundle(layout))
-        if graph not in runtime.programs:
-            runtime.run(
-                graph, {name: np.zeros(shape) for name, (shape, _) in _signature(runtime, graph).items()}
-            )
-        report = report_of(broken(runtime, graph, change), small_checkpoint(layout), "fp16")
-        assert not report.passed, (graph, change.__name__)
-        assert report.first_divergence.stage not in ("config", "features", "tokenizer")
+def other_slot(value: NDArray[Any]) -> NDArray[Any]:
+    return value + 1
 
 
-def _signature(runtime: MilRuntime, graph: str) -> dict[str, Any]:
-    return {value.name: (value.shape, value.dtype) for value in runtime.contract.graphs[graph].inputs}
+def wrong_axis(value: NDArray[Any]) -> NDArray[Any]:
+    return np.swapaxes(value, -1, -2).reshape(value.shape)
 
 
-@pytest.fixture(scope="module")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Embedded:
-    """Bundles of the embedded model, each made once."""
-    from nemostream.checkpoints import load_checkpoint
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        *(("small", layout) for layout in ("single", "english", "sharded")),
+        pytest.param("small", "watch", marks=long),
+        *(pytest.param("embedded", layout, marks=long) for layout in LAYOUTS),
+    ],
+)
+def test_what_is_wrong_is_found(model: str, layout: Layout) -> None:
+    """Negative controls in each encoder graph: `verify` fails at the stage where that graph ends."""
+    bundle, checkpoint = bundle_and_checkpoint(model, layout)
+    port = open_port(str(bundle), backend="mil")
+    runtime = port.runtime
+    assert isinstance(runtime, MilRuntime)
+    noise = np.random.default_rng(0).normal(0, 0.1, 128_000).astype(np.float32)
+    samples = noise if model == "small" else load_audio(EXAMPLES[0])
 
-    checkpoint = load_checkpoint(embedded_checkpoint())
-    made: dict[tuple[str, str], Path] = {}
+    def verified(port: Port, seconds: int) -> Report:
+        clip = {"clip": samples[: 16_000 * seconds]}
+        return verify(port, checkpoint, clip, contexts=[runtime.att_context])
 
-    def bundle(layout: Layout, weights: Weights) -> tuple[Path, Checkpoint]:
-        if (layout, weights) not in made:
-            folder = tmp_path_factory.mktemp(f"{layout}-{weights}")
-            export_coreml(
-                load_network(checkpoint), checkpoint.tokenizer, folder, source="tiny", layout=layout,
-                weights=weights, att_context=(56, 13), chunk=112,
-            )  # fmt: skip
-            made[layout, weights] = folder
-        return made[layout, weights], checkpoint
+    sound = verified(port, 8)
+    assert sound.passed, sound.first_divergence
+    controls: list[tuple[str, str, Change]] = [
+        (name, parameter, stuck if parameter in CACHE_LENGTHS else wrong_axis)
+        for name in runtime.contract.encoder
+        for parameter in runtime.contract.graphs[name].state
+    ]
+    layers = runtime.config.num_layers
+    prompted = "prompt" if runtime.config.has_prompt else f"layers.{layers - 1}"
+    ends = {"encoder": f"layers.{layers - 1}" if layout == "single" else prompted}
+    if layout == "single":
+        controls.append(("prompt_projection", "prompt_id", other_slot))
+        ends["prompt_projection"] = "runtime"
+    elif layout != "english":
+        controls += [("encoder_pre_encode", "mel", wrong_axis), ("encoder_shard_3", "prompt_id", other_slot)]
+        ends = {f"encoder_shard_{n}": f"layers.{shard[-1]}" for n, shard in enumerate(shard_layers(layers))}
+        ends |= {"encoder_pre_encode": "pre_encode", "encoder_shard_3": prompted}
+    quick = replace(port, decoder="tokens")  # the encoder is what is wrong
+    for graph, parameter, change in controls:
+        program = runtime.programs[graph]
+        runtime.programs[graph] = lambda inputs, sound=program, name=parameter, change=change: sound(  # type: ignore[assignment, misc]
+            inputs | {name: change(inputs[name])}
+        )
+        report = verified(quick, 3)
+        runtime.programs[graph] = program
+        assert report.first_divergence is not None, (graph, parameter)
+        assert report.first_divergence.stage == ends[graph], (graph, parameter)
 
-    return bundle
 
-
-@pytest.mark.long
+@long
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("weights", ["fp16", "int8", "palette8"])
-def test_recordings_give_the_tokens_of_the_reference(
-    embedded: Embedded, layout: Layout, weights: Weights
-) -> None:
+def test_recordings_give_the_tokens_of_the_reference(layout: Layout, weights: Weights) -> None:
     """The whole pipeline from the bundle, fp16 rounding included; "single" but for its inexact last call."""
-    folder, checkpoint = embedded(layout, weights)
-    port = open_port(str(folder), backend="mil")
+    port = open_port(str(embedded_coreml_bundle(layout, weights)), backend="mil")
     clips = {path.name: load_audio(path) for path in EXAMPLES}
-    report = verify(port, checkpoint, clips)
+    report = verify(port, coreml_checkpoint("embedded"), clips)
     stages = {stage.stage: stage for stage in report.stages}
     assert report.passed, report.first_divergence
     assert stages["tokens"].detail is None
     assert stages["text"].passed
 
 
-def test_packets_do_not_change_the_text_and_the_end_is_heard(embedded: Embedded) -> None:
+def test_packets_do_not_change_the_text_and_the_end_is_heard() -> None:
     """The tokens of the reference in uniform framing, through sessions of both."""
-    folder, checkpoint = embedded("sharded", "fp16")
-    model = nemostream.load(folder, backend="mil")
+    model = nemostream.load(embedded_coreml_bundle("english"), backend="mil")
     samples = load_audio(EXAMPLES[0])
     whole = model.transcribe(samples)
     with model.stream() as session:
@@ -281,7 +280,7 @@ def test_packets_do_not_change_the_text_and_the_end_is_heard(embedded: Embedded)
             session.feed(samples[start : start + 777])
         session.finish()
         assert session.transcript().tokens == whole.tokens
-    reference = Model(Reference(checkpoint, "uniform"))  # type: ignore[arg-type]
+    reference = Model(Reference(coreml_checkpoint("embedded"), "uniform"))  # type: ignore[arg-type]
     expected = reference.transcribe(samples, att_context_size=(56, 13))
     assert [token.id for token in whole.tokens] == [token.id for token in expected.tokens]
     assert whole.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 from nemostream.checkpoints.files import optional_module
 from nemostream.errors import CheckpointError
@@ -25,11 +26,23 @@ def read_program(package: Path, *, fp16: bool = True, function: str = "main") ->
         CheckpointError: if the package is incomplete, or not an ML program.
         BackendError: if coremltools, which knows the format, is not installed.
     """
-    model_file = package / "Data" / _model_path(package)
+    model, file = read_model(package, function)
+    weights = WeightFile(file.parent / "weights" / "weight.bin")
+    return Program(model.mlProgram.functions[function], model.description, weights, str(package), fp16=fp16)
+
+
+def read_model(package: Path, function: str = "main") -> tuple[Any, Path]:
+    """The protobuf message of a package that has an ML program with this function, and the file it is in.
+
+    Raises:
+        CheckpointError: if the package is incomplete, or not an ML program.
+        BackendError: if coremltools, which knows the format, is not installed.
+    """
+    file = package / "Data" / _model_path(package)
     try:
-        data = model_file.read_bytes()
+        data = file.read_bytes()
     except OSError as error:
-        raise CheckpointError(f"{package} has no {model_file.name}; it is incomplete.") from error
+        raise CheckpointError(f"{package} has no {file.name}; it is incomplete.") from error
     # it tells of the torch versions that it was tested with, and of the libraries that only a Mac has
     logging.getLogger("coremltools").setLevel(logging.ERROR)
     formats = optional_module("coremltools.proto.Model_pb2", "coreml", "Reading a CoreML package")
@@ -38,11 +51,10 @@ def read_program(package: Path, *, fp16: bool = True, function: str = "main") ->
     try:
         model.ParseFromString(data)
     except messages.DecodeError as error:
-        raise CheckpointError(f"{model_file} is damaged.") from error
+        raise CheckpointError(f"{file} is damaged.") from error
     if model.WhichOneof("Type") != "mlProgram" or function not in model.mlProgram.functions:
         raise CheckpointError(f"{package} is not an ML program with a function {function!r}.")
-    weights = WeightFile(model_file.parent / "weights" / "weight.bin")
-    return Program(model.mlProgram.functions[function], model.description, weights, str(package), fp16=fp16)
+    return model, file
 
 
 def _model_path(package: Path) -> str:

@@ -117,9 +117,7 @@ class Program:
             value = np.asarray(inputs[name])
             if value.shape != shape:
                 raise BackendError(f"{self.name}: {name} has shape {list(value.shape)}, not {list(shape)}.")
-            values[name] = (
-                self._rounded(value.astype(np.float32), dtype) if "float" in dtype else value.astype(dtype)
-            )
+            values[name] = self._typed(value, np.dtype(dtype).type)
         return values
 
     def _execute(self, operation: _Operation, values: dict[str, Array]) -> list[Array]:
@@ -152,12 +150,10 @@ class Program:
         return values[name] if name in values else self.constant(name)
 
     def _typed(self, value: Array, dtype: Any) -> Array:
-        if dtype in (np.float16, np.float32):
-            return self._rounded(value.astype(np.float32, copy=False), np.dtype(dtype).name)
-        return value.astype(dtype, copy=False)
-
-    def _rounded(self, value: Array, dtype: str) -> Array:
-        return value.astype(np.float16).astype(np.float32) if dtype == "float16" and self._fp16 else value
+        """A value in the type that the program declares: fp16 as float32, rounded if that was asked for."""
+        if dtype is not np.float16:
+            return value.astype(dtype, copy=False)
+        return (value.astype(np.float16) if self._fp16 else value).astype(np.float32, copy=False)
 
     def _add(self, message: Any) -> None:
         outputs = tuple(output.name for output in message.outputs)

@@ -11,6 +11,7 @@ import hashlib
 import os
 import platform
 import shutil
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,19 +46,22 @@ class CoreMlRuntime(CoreMlBundleRuntime):
 
     def __init__(self, bundle: Path, *, compute_units: str | None = None) -> None:
         units = compute_units or "neural-engine"
-        tools = _tools(bundle, units)
-        contract = read_contract(bundle)
+        if units not in COMPUTE_UNITS:
+            raise BackendError(
+                f"Unknown compute units {units!r}; the valid ones are: {', '.join(COMPUTE_UNITS)}."
+            )
+        tools = _tools(f"use --backend mil, which executes {bundle} on any machine")
+        super().__init__(bundle)
         self.models = {
-            name: _load(tools, bundle, graph, units if name in contract.encoder else "cpu")
-            for name, graph in contract.graphs.items()
+            name: _load(tools, bundle, graph, units if name in self.contract.encoder else "cpu")
+            for name, graph in self.contract.graphs.items()
             if name != "preprocessor"
         }
 
-        def execute(graph: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-            outputs = self.models[graph].predict(dict(inputs))
-            return {name: dense(value) for name, value in outputs.items()}
-
-        super().__init__(bundle, execute)
+    def execute(self, graph: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """See `CoreMlBundleRuntime.execute`."""
+        outputs = self.models[graph].predict(dict(inputs))
+        return {name: dense(value) for name, value in outputs.items()}
 
 
 def dense(value: Any) -> NDArray[Any]:
@@ -74,34 +78,35 @@ def dense(value: Any) -> NDArray[Any]:
     return np.array(np.lib.stride_tricks.as_strided(flat, tuple(map(int, value.shape)), strides))
 
 
-def placement(bundle: Path, compute_units: str = "neural-engine") -> str:
-    """Which share of each encoder graph's estimated cost CoreML plans for which device, one graph a line.
+def placement(bundle: Path) -> dict[str, dict[str, float]]:
+    """Where CoreML plans to run the encoder, asked for CPU and Neural Engine as the runtime asks.
 
     Args:
         bundle: folder made by `nemostream convert --to coreml`.
-        compute_units: a key of `COMPUTE_UNITS`.
+
+    Returns:
+        encoder graph -> device, such as "NeuralEngine" -> its share of the graph's estimated cost.
 
     Raises:
         CheckpointError: if the folder is not such a bundle, or was altered.
         BackendError: if this is not a Mac, or coremltools is not installed.
     """
-    tools = _tools(bundle, compute_units)
+    contract = read_contract(bundle)
+    tools = _tools("without a Mac, the findings of `nemostream inspect` are all there is")
     plans = optional_module("coremltools.models.compute_plan", "coreml", "A compute plan")
-    units = getattr(tools.ComputeUnit, COMPUTE_UNITS[compute_units])
-    contract, lines = read_contract(bundle), []
+    units = getattr(tools.ComputeUnit, COMPUTE_UNITS["neural-engine"])
+    shares: dict[str, dict[str, float]] = {}
     for name in contract.encoder:
         plan = plans.MLComputePlan.load_from_path(str(_compiled(tools, bundle, contract.graphs[name])), units)
-        cost: dict[str, float] = {}
+        cost: defaultdict[str, float] = defaultdict(float)
         for operation in plan.model_structure.program.functions["main"].block.operations:
             usage = plan.get_compute_device_usage_for_mlprogram_operation(operation)
             weight = plan.get_estimated_cost_for_mlprogram_operation(operation)
             if usage is not None and weight is not None:  # constants have neither
-                device = _device(usage.preferred_compute_device)
-                cost[device] = cost.get(device, 0.0) + weight.weight
+                cost[_device(usage.preferred_compute_device)] += weight.weight
         whole = sum(cost.values()) or 1.0
-        shares = (f"{device} {100 * share / whole:.1f} %" for device, share in sorted(cost.items()))
-        lines.append(f"{name}: {', '.join(shares) or 'no estimate'}")
-    return "\n".join(lines)
+        shares[name] = {device: part / whole for device, part in sorted(cost.items())}
+    return shares
 
 
 def _device(device: Any) -> str:
@@ -109,16 +114,10 @@ def _device(device: Any) -> str:
     return type(device).__name__.removeprefix("ML").removesuffix("ComputeDevice")
 
 
-def _tools(bundle: Path, compute_units: str) -> Any:
-    """Coremltools, where it can run models."""
-    if compute_units not in COMPUTE_UNITS:
-        raise BackendError(
-            f"Unknown compute units {compute_units!r}; the valid ones are: {', '.join(COMPUTE_UNITS)}."
-        )
+def _tools(elsewhere: str) -> Any:
+    """Coremltools, where it can run models; ``elsewhere`` says what to do on another system."""
     if platform.system() != "Darwin":
-        raise BackendError(
-            f"CoreML runs on macOS and iOS only; use --backend mil, which executes {bundle} on any machine."
-        )
+        raise BackendError(f"CoreML runs on macOS only; {elsewhere}.")
     return optional_module("coremltools", "coreml", "Running a CoreML bundle")
 
 

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,13 +41,6 @@ Arrays = dict[str, NDArray[Any]]
 SILENCE = np.float32(np.log(LOG_GUARD))  # log-mel
 
 
-class Executor(Protocol):
-    """Executes the graphs of a bundle."""
-
-    def __call__(self, graph: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Run a graph once; inputs and outputs have the shapes and dtypes of the contract."""
-
-
 @dataclass
 class _Slot:
     """State of one stream: outputs that graphs take back, and the predictor's."""
@@ -57,12 +51,11 @@ class _Slot:
     token: int | None = None  # fused decoder only: it is fed together with the next frame
 
 
-class CoreMlBundleRuntime:
-    """`nemostream.runtimes.protocol.FixedRuntime` over the graphs of a CoreML bundle.
+class CoreMlBundleRuntime(ABC):
+    """`nemostream.runtimes.protocol.FixedRuntime` over a CoreML bundle; a subclass executes the graphs.
 
     Args:
         bundle: folder made by `nemostream convert --to coreml`.
-        execute: runs its graphs.
 
     Raises:
         CheckpointError: if the folder is not such a bundle, or was altered.
@@ -71,7 +64,7 @@ class CoreMlBundleRuntime:
     name = "coreml"
     framing: Framing = "uniform"
 
-    def __init__(self, bundle: Path, execute: Executor) -> None:
+    def __init__(self, bundle: Path) -> None:
         self.contract = read_contract(bundle)
         manifest = read_manifest(bundle, verify=False)
         self.config = manifest.config
@@ -81,11 +74,14 @@ class CoreMlBundleRuntime:
         self.att_context = self.contract.att_context
         self.left_context = self.att_context[0]
         self.slots = 0
-        self._execute = execute
         self._states: list[_Slot] = []
         self._host_projection: tuple[Float32, Float32] | None = None
         if isinstance(self.contract.decoder, SplitDecoder) and self.contract.decoder.projection is None:
             self._host_projection = _read_projection(bundle / NATIVE_WEIGHTS)
+
+    @abstractmethod
+    def execute(self, graph: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Execute a graph once; inputs and outputs have the shapes and dtypes of the contract."""
 
     def resize(self, slots: int) -> None:
         """Grow the arena to ``slots`` slots; what the old ones hold stays."""
@@ -112,11 +108,9 @@ class CoreMlBundleRuntime:
             )
         rows, valid = [], []
         for row, slot in enumerate(slots):
-            outputs = self.encoder_step(
-                self._states[slot].encoder, mel[row], int(mel_lengths[row]), int(prompt_ids[row])
-            )
-            rows.append(self._projected(_get(outputs, self.contract.encoded), int(prompt_ids[row])))
-            length = int(mel_lengths[row])
+            length, prompt_id = int(mel_lengths[row]), int(prompt_ids[row])
+            outputs = self.encoder_step(self._states[slot].encoder, mel[row], length, prompt_id)
+            rows.append(self._projected(_get(outputs, self.contract.encoded), prompt_id))
             known = self.contract.valid
             valid.append(valid_frames(length) if known is None else int(_get(outputs, known)[0]))
         return np.stack(rows), np.minimum(valid, self.call_frames).astype(np.int64)
@@ -219,7 +213,7 @@ class CoreMlBundleRuntime:
     def run(self, graph: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """Run one graph, with inputs converted to the dtypes of the contract."""
         dtypes = {value.name: value.dtype for value in self.contract.graphs[graph].inputs}
-        return self._execute(graph, {name: np.asarray(value, dtypes[name]) for name, value in inputs.items()})
+        return self.execute(graph, {name: np.asarray(value, dtypes[name]) for name, value in inputs.items()})
 
     def _projected(self, encoded: NDArray[Any], prompt_id: int) -> Float32:
         """[1, D, N] to what `joint` takes, [N, J] or [N, D]."""

@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from nemostream.mil import Program, read_program
-from nemostream.runtimes.coreml_bundle import Arrays, CoreMlBundleRuntime, read_contract
+from nemostream.runtimes.coreml_bundle import Arrays, CoreMlBundleRuntime
 
 
 class MilRuntime(CoreMlBundleRuntime):
@@ -27,15 +27,17 @@ class MilRuntime(CoreMlBundleRuntime):
     name = "mil"
 
     def __init__(self, bundle: Path, *, fp16: bool = True) -> None:
-        paths = {name: bundle / graph.path for name, graph in read_contract(bundle).graphs.items()}
-        self.programs: dict[str, Program] = {}
-
-        def execute(graph: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-            if graph not in self.programs:
-                self.programs[graph] = read_program(paths[graph], fp16=fp16)
-            return self.programs[graph](inputs)
-
-        super().__init__(bundle, execute)
-        for name in self.contract.encoder:  # so that what is missing is found before the first audio
-            self.programs[name] = read_program(paths[name], fp16=fp16)
+        super().__init__(bundle)
         self.arithmetic = "fp16" if fp16 else "fp32"
+        self._bundle, self._fp16 = bundle, fp16
+        # what is missing is found before the first audio
+        self.programs: dict[str, Program] = {name: self._read(name) for name in self.contract.encoder}
+
+    def execute(self, graph: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """See `CoreMlBundleRuntime.execute`."""
+        if graph not in self.programs:
+            self.programs[graph] = self._read(graph)
+        return self.programs[graph](inputs)
+
+    def _read(self, graph: str) -> Program:
+        return read_program(self._bundle / self.contract.graphs[graph].path, fp16=self._fp16)

@@ -21,7 +21,8 @@ def report_table(report: Report, *, layers: bool) -> Table:
     for row in rows:
         failed = not row.passed
         mark = "ok" if row.passed else "DIVERGES" if first and row.stage == first.stage else "differs"
-        place = "; ".join(text for text in (row.detail, row.where) if text) if failed or layers else ""
+        where = row.where if failed or layers else None
+        place = "; ".join(text for text in (row.detail, where) if text)
         table.add_row(
             row.stage,
             mark,

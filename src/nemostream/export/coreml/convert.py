@@ -29,14 +29,14 @@ _FRESH_AS = {"float32": torch.float32, "float16": torch.float32, "int32": torch.
 _DECOMPOSITIONS = {torch.ops.aten.__and__.Tensor: torch.ops.aten.logical_and.default}
 
 
-def converter_package(purpose: str = "Converting to CoreML") -> Any:
+def converter_package() -> Any:
     """Coremltools, without what it says while it is imported on a system that can't run its models.
 
     Raises:
         BackendError: if it is not installed.
     """
     logging.getLogger("coremltools").setLevel(logging.ERROR)
-    return optional_module("coremltools", "coreml", purpose)
+    return optional_module("coremltools", "coreml", "Converting to CoreML")
 
 
 def write_package(

@@ -16,12 +16,6 @@ from nemostream.export.coreml.package import Operation, Package, TensorType
 
 MAX_RANK = 5
 ALIGNMENT = 64  # bytes
-_BYTES = {
-    "fp16": 2,
-    "fp32": 2,
-    "bool": 1,
-    "int32": 4,
-}  # the Neural Engine holds fp16 whatever the interface says
 
 
 @dataclass(frozen=True)
@@ -53,10 +47,7 @@ def _islands(package: Package) -> Iterator[Finding]:
     for _, operations in groups:
         kinds = Counter(operation.type for operation in operations)
         listed = ", ".join(f"{kind} {count}" if count > 1 else kind for kind, count in kinds.items())
-        yield Finding(
-            "integer island",
-            f"whole numbers run on the CPU: {listed}",
-        )
+        yield Finding("integer island", f"whole numbers run on the CPU: {listed}")
 
 
 def _ranks(package: Package) -> Iterator[Finding]:
@@ -105,7 +96,8 @@ def _padded(value: TensorType) -> int | None:
     """Values that a row takes if that is more than it has."""
     if value.is_integer or len(value.shape) < 2 or value.shape[-1] is None:
         return None
-    unit = ALIGNMENT // _BYTES.get(value.dtype, 2)
+    size = 1 if value.dtype == "bool" else 2  # numbers are held as fp16, whatever the interface says
+    unit = ALIGNMENT // size
     padded = -(-value.shape[-1] // unit) * unit
     return padded if padded != value.shape[-1] else None
 

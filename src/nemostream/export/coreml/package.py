@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nemostream.errors import CheckpointError
-from nemostream.export.coreml.convert import MODEL_FILE, converter_package
+from nemostream.mil.package import read_model
 
 SPECIFICATIONS = {8: "iOS 17, macOS 14", 9: "iOS 18, macOS 15"}
 
@@ -70,23 +69,13 @@ def read_package(path: Path) -> Package:
     """Read an ``.mlpackage`` folder.
 
     Raises:
+        CheckpointError: if the package is incomplete, or not an ML program.
         BackendError: if coremltools is missing.
-        CheckpointError: if it is not an ML program, or cannot be read.
     """
-    converter_package("Reading a CoreML package")
-    from coremltools.proto import Model_pb2
-
-    model = Model_pb2.Model()
-    try:
-        model.ParseFromString((path / MODEL_FILE).read_bytes())
-        block = next(iter(model.mlProgram.functions["main"].block_specializations.values()))
-    except (OSError, ValueError, StopIteration) as error:
-        raise CheckpointError(
-            f"{path} cannot be read as an ML program ({error}); convert it again."
-        ) from error
-    except Exception as error:  # protobuf raises a class of its own, which has no stable name
-        raise CheckpointError(f"{path} is damaged ({error}); convert it again.") from error
-    inputs = tuple(_tensor(value) for value in model.mlProgram.functions["main"].inputs)
+    model, _ = read_model(path)
+    function = model.mlProgram.functions["main"]
+    block = function.block_specializations[function.opset]
+    inputs = tuple(_tensor(value) for value in function.inputs)
     types = {value.name: value for value in inputs}
     constants, operations = set(), []
     weights: Counter[str] = Counter()
