@@ -64,6 +64,13 @@ def recordings(folder: Path) -> list[tuple[Float32, str]]:
     return strings
 
 
+def in_a_row(clips: list[tuple[Float32, str]]) -> list[tuple[Float32, str]]:
+    """The clips of a part as one recording, with pauses of half a second."""
+    pause = np.zeros(8000, np.float32)
+    audio = [part for samples, _ in clips for part in (samples, pause)]
+    return [(np.concatenate(audio), " ".join(text for _, text in clips))]
+
+
 def word_error_rate(
     model: nemostream.Model, clips: list[tuple[Float32, str]], latency: int
 ) -> tuple[float, list[str]]:
@@ -74,12 +81,19 @@ def word_error_rate(
 
 
 def evaluate(
-    model: nemostream.Model, folder: Path, parts: list[str], latencies: list[int], limit: int | None = None
+    model: nemostream.Model,
+    folder: Path,
+    parts: list[str],
+    latencies: list[int],
+    limit: int | None = None,
+    joined: bool = False,
 ) -> dict[str, Result]:
-    """Word error rate of every part at every latency."""
+    """Word error rate of every part at every latency, of each clip alone or of all in a row."""
     results = {}
     for part in parts:
         clips = recordings(folder / part)[:limit]
+        if joined:
+            clips = in_a_row(clips)
         rates, heard = {}, []
         for latency in latencies:
             rates[latency], transcripts = word_error_rate(model, clips, latency)
@@ -99,10 +113,18 @@ def main() -> None:
     parser.add_argument("--latency", type=int, nargs="+", default=list(LATENCIES))
     parser.add_argument("--show", type=int, default=0, help="print this many transcripts of each part")
     parser.add_argument("--limit", type=int, help="use only the first clips of each part")
+    parser.add_argument("--in-a-row", action="store_true", help="the clips of a part as one recording")
     arguments = parser.parse_args()
     model = nemostream.load(arguments.model)
     table = Table("part", "clips", "words", *(f"{latency} ms" for latency in arguments.latency))
-    results = evaluate(model, arguments.folder, arguments.parts, arguments.latency, arguments.limit)
+    results = evaluate(
+        model,
+        arguments.folder,
+        arguments.parts,
+        arguments.latency,
+        arguments.limit,
+        arguments.in_a_row,
+    )
     for part, result in results.items():
         for text, guess in result.transcripts[: arguments.show]:
             print(f"  {text}\n> {guess}\n")
