@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from nemostream.audio import ENCODINGS, encoding_name
 from nemostream.decoding.endpoint import Endpoint
@@ -29,7 +30,7 @@ _PIECE_SECONDS = 2  # a longer message is taken in pieces, so that its features 
 _REQUESTS = 64  # that may wait for the model; past it the client is not read from
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CallOptions:
     """What a call is like; see `Model.stream` for what is not described.
 
@@ -53,7 +54,7 @@ class CallOptions:
     confidence: bool = False
     queue_seconds: float = 10.0
 
-    @property
+    @cached_property
     def bytes_per_second(self) -> int:
         """Of the audio as the client sends it."""
         return ENCODINGS[encoding_name(self.encoding)] * self.channels * self.sample_rate

@@ -28,6 +28,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from nemostream.errors import NemostreamError
 from nemostream.serve.access import Denied
 from nemostream.serve.call import Call, CallOptions, News, Result
+from nemostream.serve.idle import IdleTimer
 from nemostream.serve.scheduler import Refused
 from nemostream.serve.server import Server
 
@@ -261,15 +262,21 @@ class Conversation:
 
     async def _read(self, socket: WebSocket) -> int:
         """Handle messages; returns the code with which the client closed."""
+        idle = IdleTimer(self.server.config.idle_seconds, self._on_idle)
+        try:
+            return await self._handle_messages(socket, idle)
+        finally:
+            idle.cancel()
+
+    def _on_idle(self) -> None:
+        self.on_problem(f"Nothing came for {self.server.config.idle_seconds:.0f} s.")
+        self.finish(POLICY, "idle")
+
+    async def _handle_messages(self, socket: WebSocket, idle: IdleTimer) -> int:
         while True:
-            try:
-                async with asyncio.timeout(self.server.config.idle_seconds):
-                    message = await socket.receive()
-            except TimeoutError:
-                self.on_problem(f"Nothing came for {self.server.config.idle_seconds:.0f} s.")
-                self.finish(POLICY, "idle")
-                await asyncio.sleep(3600)  # until the writer has closed
-                continue
+            idle.wait()
+            message = await socket.receive()
+            idle.stop()
             if message["type"] == "websocket.disconnect":
                 return int(message.get("code") or NORMAL)
             if self._socket is not socket:

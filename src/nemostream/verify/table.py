@@ -43,7 +43,9 @@ def summary(report: Report) -> str:
     if first is None:
         seen = sum(stage.stage.startswith("layers.") for stage in report.stages)
         inner = (
-            f"{seen} inner stages of the layers" if seen else "the encoder's output; its layers are hidden"
+            f"{seen} inner stage{'s' if seen > 1 else ''} of the layers"
+            if seen
+            else "the encoder's output; its layers are hidden"
         )
         return f"{report.source} agrees with {report.against}, down to {inner}."
     facts = [text for text in (first.detail, first.where) if text]
