@@ -16,7 +16,7 @@ from torch import Tensor
 
 PHONE_IDS = {phone: number for number, phone in enumerate(PHONES)} | {PAUSE: -1}
 LONGEST = 1600  # mel frames; longer clips are left out
-MOST_IN_A_ROW = 4
+MOST_IN_A_ROW = 8
 SHORTEST_PAUSE, LONGEST_PAUSE = 20, 150  # mel frames, between clips in a row
 FLOOR = math.log(2.0**-24)  # log-mel of digital silence
 
