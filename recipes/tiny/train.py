@@ -178,8 +178,15 @@ class Trainer:
                 torch.cat([start, tokens], 1), self.network.initial_predictor_state(len(rows))
             )
             with torch.autocast(device.type, torch.bfloat16):
-                logits = self.network.joint(projected[:, :, None], predicted[:, None])
-            rnnt = rnnt_loss(logits, tokens, frames, token_lengths, self.config.blank_id).sum()
+                rnnt = rnnt_loss(
+                    self.network.joint,
+                    projected,
+                    predicted,
+                    tokens,
+                    frames,
+                    token_lengths,
+                    self.config.blank_id,
+                ).sum()
         log_phones = torch.log_softmax(ctc_logits.float(), 2)
         if aligned:
             phone = aligned_loss(log_phones, batch.aligned.to(device))
