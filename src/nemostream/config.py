@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Self
 
 from nemostream.errors import ConfigError, ContextError, LanguageError
@@ -147,9 +148,9 @@ class ModelConfig:
         Raises:
             ContextError: if no whole number of frames gives that latency.
         """
-        if milliseconds <= 0 or milliseconds % FRAME_MS:
+        if not isinstance(milliseconds, Real) or milliseconds <= 0 or milliseconds % FRAME_MS:
             raise ContextError(
-                f"A latency of {milliseconds} ms is not a positive multiple of {FRAME_MS} ms; "
+                f"A latency of {milliseconds!r} ms is not a positive multiple of {FRAME_MS} ms; "
                 "use one of 80, 160, 320, 560 or 1120."
             )
         right = milliseconds // FRAME_MS - 1
@@ -177,7 +178,7 @@ class ModelConfig:
         if name in self.prompts:
             return self.prompts[name]
         folded = {key.lower().replace("_", "-"): slot for key, slot in self.prompts.items()}
-        slot = folded.get(name.lower().replace("_", "-"))
+        slot = folded.get(name.lower().replace("_", "-")) if isinstance(name, str) else None
         if slot is None:
             raise LanguageError(f"Unknown language {name!r}; the valid ones are: {self._language_list()}.")
         return slot

@@ -15,6 +15,7 @@ from nemostream.runtimes.protocol import Runtime
 
 EMBEDDED_MODEL = "tiny"
 Backend = Literal["onnx", "torch", "mlx", "coreml", "mil", "coreai"]
+MOST_THREADS = 1024  # more than any machine has; starting 100,000 takes minutes
 BACKENDS: tuple[Backend, ...] = ("onnx", "torch", "mlx", "coreml", "mil", "coreai")
 
 
@@ -75,8 +76,13 @@ def load(
         raise TypeError(f"The name or the path of a model was expected, not {type(model).__name__}.")
     if backend is not None and backend not in BACKENDS:
         raise BackendError(f"Unknown backend {backend!r}; the valid ones are: {', '.join(BACKENDS)}.")
+    for what, count in (("threads", threads), ("workers", workers)):
+        if count is not None and (type(count) is not int or not 1 <= count <= MOST_THREADS):
+            raise BackendError(f"{what} is {count!r}; a whole number from 1 to {MOST_THREADS} was expected.")
     bundle = embedded_bundle() if str(model) == EMBEDDED_MODEL else Path(model)
     made_for = read_manifest(bundle, verify=False).runtime if (bundle / MANIFEST).is_file() else None
+    if revision is not None and (made_for is not None or str(model) == EMBEDDED_MODEL):
+        raise CheckpointError(f"A revision was given, but {model} is not on the hub; leave the revision out.")
     if backend is None and made_for == "mlx":
         backend = "mlx"
     if activations is not None and (backend != "mil" or activations not in ("fp16", "fp32")):

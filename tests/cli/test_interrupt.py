@@ -82,3 +82,20 @@ def test_a_closed_output_is_a_sentence(tmp_path: Path) -> None:
     command += ["-o", str(tmp_path)]
     subprocess.run(["sh", "-c", line, "sh", *command], capture_output=True, check=True)
     assert (tmp_path / "clip.txt").read_text().strip()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="shells of Windows cannot close a stream")
+def test_messages_of_a_closed_standard_error_stay_out_of_the_results(tmp_path: Path) -> None:
+    command = [*COMMAND, "transcribe", str(embedded_clip()), str(tmp_path / "none.wav")]
+    result = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *command], capture_output=True, check=False)
+    assert result.returncode == 3
+    lines = result.stdout.decode().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith(f"{embedded_clip()}: ")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="shells of Windows cannot close a stream")
+def test_a_closed_standard_input_is_a_sentence() -> None:
+    result = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *LIVE], capture_output=True, check=False)
+    assert result.returncode == 2
+    assert b"standard input is closed or a terminal" in result.stderr

@@ -35,6 +35,12 @@ def test_the_later_wins(tmp_path: Path) -> None:
         ("log_level = 'loud'", "loud"),
         ("port", "TOML"),
         ('api_keys_file = "/none"', "/none"),
+        ('api_keys = ["a", ""]', "API key 2"),
+        ('api_keys = ["a b"]', "API key 1"),
+        ("queue_seconds = nan", "queue_seconds"),
+        ("idle_seconds = nan", "idle_seconds"),
+        ("drain_seconds = nan", "drain_seconds"),
+        ("port = 9000\nwyoming_port = 9000", "both 9000"),
     ],
 )
 def test_wrong_files(tmp_path: Path, text: str, part: str) -> None:
@@ -51,6 +57,19 @@ def test_wrong_files(tmp_path: Path, text: str, part: str) -> None:
 def test_wrong_environment(environment: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=next(iter(environment))):
         read_config(None, environment)
+
+
+def test_a_key_file_has_a_key_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    given = {"NEMOSTREAM_SERVE_API_KEYS_FILE": str(file)}
+    file.write_bytes(b"\xef\xbb\xbfone\r\n\n  two  \n")  # as editors of Windows write it
+    assert read_config(None, given).api_keys == ("one", "two")
+    file.write_text("# keys of my team\none\n")  # no words that are easy to guess
+    with pytest.raises(ConfigError, match="API key 1"):
+        read_config(None, given)
+    file.write_bytes(b"\x82\xff")
+    with pytest.raises(ConfigError, match="not text"):
+        read_config(None, given)
 
 
 def test_the_command_line_says_it_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,7 +133,8 @@ class _Captions:
         self._growing = ""
         self._text = Text
         self._console = Console(soft_wrap=True)
-        self._live = Live("", console=self._console, transient=True) if sys.stdout.isatty() else None
+        shown = sys.stdout is not None and sys.stdout.isatty()  # it may be closed
+        self._live = Live("", console=self._console, transient=True) if shown else None
 
     def __enter__(self) -> Self:
         if self._live is not None:

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn, TextIO
 
 from nemostream import __version__
@@ -57,6 +58,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (None means the process's own) and return the exit code."""
+    if sys.stderr is None:  # closed: print() would put the messages among the results
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
     _use_utf8(sys.stdout, sys.stderr)
     try:
         arguments = build_parser().parse_args(argv)

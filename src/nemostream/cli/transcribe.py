@@ -243,8 +243,8 @@ def _check_usage(arguments: argparse.Namespace) -> None:
             parser.error("standard input (-) cannot be combined with files; transcribe it by itself")
         if arguments.rate is None:
             parser.error("standard input is raw PCM without a header, so --rate has to say its sample rate")
-        if sys.stdin.isatty():
-            parser.error("standard input is a terminal; pipe raw PCM into it")
+        if sys.stdin is None or sys.stdin.isatty():
+            parser.error("standard input is closed or a terminal; pipe raw PCM into it")
     elif arguments.rate is not None:
         parser.error("--rate is for raw PCM on standard input (-); files say their own")
     if arguments.output_dir is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Protocol, TypedDict
 
 from nemostream.decoding.beam import MOST_HYPOTHESES, BeamDecoder
@@ -59,10 +60,13 @@ def decoder_for(
         SessionError: if an option makes no sense.
         BackendError: if the runtime cannot search with a beam.
     """
-    if not 1 <= beam <= MOST_HYPOTHESES:
-        raise SessionError(f"beam is {beam}; 1, which is greedy, to {MOST_HYPOTHESES} was expected.")
+    if not isinstance(beam, Integral) or not 1 <= beam <= MOST_HYPOTHESES:
+        raise SessionError(f"beam is {beam!r}; 1, which is greedy, to {MOST_HYPOTHESES} was expected.")
     if isinstance(boost, str):
         raise SessionError("boost is one text; a list of phrases was expected.")
+    boost = tuple(boost)
+    if not all(isinstance(phrase, str) for phrase in boost):
+        raise SessionError("boost holds something that is no text; a list of phrases was expected.")
     tree = PhraseTree(runtime.tokenizer, boost, boost_score) if boost else None
     if beam > 1:
         return BeamDecoder(runtime, beam, tree)

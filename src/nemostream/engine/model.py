@@ -11,7 +11,7 @@ from typing import BinaryIO, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from nemostream.audio import AudioFile, Channels, as_float32
+from nemostream.audio import AudioFile, Channels, as_float32, check_rate
 from nemostream.config import SAMPLE_RATE, ModelConfig
 from nemostream.decoding import DecodingOptions, decoder_for
 from nemostream.decoding.endpoint import Endpoint
@@ -112,8 +112,12 @@ class Model:
         for name in decoding:
             if name not in DecodingOptions.__annotations__:
                 raise TypeError(f"stream() and transcribe() have no argument {name!r}.")
+        if itn is not None and not callable(itn):  # said now, not when the first utterance ends
+            raise TypeError(f"itn is {itn!r}; a function of text and language was expected.")
         decoder = decoder_for(self.engine.runtime, **decoding)
         rules = Endpoint() if endpoint is True else endpoint or None
+        if not isinstance(rules, Endpoint | None):
+            raise TypeError(f"endpoint is {endpoint!r}; True, False or an Endpoint was expected.")
         segmented = rules is not None or itn is not None
         stream = self.engine.open(prompt_id, self.att_context(latency, att_context_size), decoder)
         try:
@@ -216,6 +220,7 @@ class _Recording:
                 f"A path, an open binary file or a numpy array was expected, not {type(source).__name__}."
             )
         if isinstance(source, np.ndarray):
+            sample_rate = check_rate(sample_rate, "source sample rate")
             samples = as_float32(source)
             samples = samples[:, None] if samples.ndim == 1 else samples
             size = round(_BLOCK_SECONDS * sample_rate)

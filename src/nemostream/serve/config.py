@@ -90,14 +90,20 @@ class ServeConfig:
         config = self
         if self.api_keys_file is not None:
             try:
-                lines = Path(self.api_keys_file).read_text(encoding="utf-8").split()
+                text = Path(self.api_keys_file).read_text(encoding="utf-8-sig")
             except OSError as error:
                 raise ConfigError(
                     f"{self.api_keys_file}: the key file can't be read ({error.strerror})."
                 ) from error
+            except UnicodeDecodeError:
+                raise ConfigError(f"{self.api_keys_file} is not text; a key a line was expected.") from None
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
             if not lines:
                 raise ConfigError(f"{self.api_keys_file} has no key; one a line was expected.")
             config = replace(config, api_keys=(*self.api_keys, *lines), api_keys_file=None)
+        for number, key in enumerate(config.api_keys, 1):  # words of a comment would be keys, easy to guess
+            if not key or any(character.isspace() for character in key):
+                raise ConfigError(f"API key {number} is empty or has a space in it; keys have none.")
         if config.host not in LOOPBACK and not config.api_keys and not config.open:
             raise ConfigError(
                 f"Listening on {config.host} would let everybody on the network use this server; set "
@@ -111,7 +117,7 @@ class ServeConfig:
             "max_message_kb",
             "idle_seconds",
         ):
-            if getattr(config, name) <= 0:
+            if not getattr(config, name) > 0:  # NaN is not
                 raise ConfigError(f"{name} is {getattr(config, name)}; a positive number was expected.")
         for name in (
             "slots",
@@ -120,12 +126,14 @@ class ServeConfig:
             "connections_per_minute",
             "drain_seconds",
         ):
-            if getattr(config, name) < 0:
+            if not getattr(config, name) >= 0:
                 raise ConfigError(f"{name} is {getattr(config, name)}; 0 or more was expected.")
         for name in ("port", "wyoming_port"):
             if not 0 <= getattr(config, name) <= 65_535:
                 raise ConfigError(f"{name} is {getattr(config, name)}; 0 to 65535 was expected.")
-        if config.queue_seconds < _LEAST_QUEUE:
+        if config.port == config.wyoming_port != 0:
+            raise ConfigError(f"port and wyoming_port are both {config.port}; two numbers were expected.")
+        if not config.queue_seconds >= _LEAST_QUEUE:
             raise ConfigError(
                 f"queue_seconds is {config.queue_seconds}; at least {_LEAST_QUEUE} was expected, so that "
                 "a whole chunk fits."
