@@ -126,6 +126,26 @@ def test_an_upload_that_stops_is_not_waited_for_for_ever() -> None:
         raw.close()
 
 
+@pytest.mark.parametrize("begin", [b"GET /", b"GET / HTTP/1.1\r\nX: "])
+def test_an_address_and_headers_have_an_end(server, begin) -> None:
+    with sockets.create_connection(("127.0.0.1", server.port)) as raw:
+        raw.settimeout(5)
+        with pytest.raises(OSError, match=r"reset|[Pp]ipe"):  # noqa: PT012 - which of them, the network says
+            raw.sendall(begin)
+            for _ in range(100):
+                raw.sendall(bytes([97]) * 100_000)
+
+
+def test_files_count_as_connections(server) -> None:
+    name = 'nemostream_connections_total{protocol="transcriptions"}'
+    before = metric(server, name)
+    files = {"file": ("clip.flac", embedded_clip().read_bytes())}
+    httpx.post(f"{server.http}/v1/audio/transcriptions", files=files)
+    assert metric(server, name) == before + 1
+    server.wait_until_idle()
+    assert metric(server, "nemostream_streams") == 0
+
+
 def test_a_full_server_refuses_before_the_upload() -> None:
     with running(slots=1) as server, listen(server):
         raw = upload(server, 100_000_000)

@@ -53,6 +53,7 @@ class Scheduler:
         self.model, self.slots = model, slots
         self._deliver, self._max_batch, self._gather, self._metrics = deliver, max_batch, gather, metrics
         self._calls: set[Call] = set()
+        metrics.streams.set_function(lambda: self.active)
         self._wake = threading.Condition()
         self._draining = self._stopped = False
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
@@ -103,7 +104,6 @@ class Scheduler:
         calls = [Call(options, channel, self._notify) for channel in range(count)]
         with self._wake:
             self._calls.update(calls)
-        self._metrics.streams.set(self.active)
         return calls
 
     def check_room(self, count: int = 1) -> None:
@@ -203,7 +203,6 @@ class Scheduler:
         if over:
             with self._wake:
                 self._calls.difference_update(over)
-            self._metrics.streams.set(self.active)
         self._metrics.encode_seconds.inc(engine.encode_seconds - encoding)
         self._metrics.decode_seconds.inc(engine.decode_seconds - decoding)
         done = time.monotonic()

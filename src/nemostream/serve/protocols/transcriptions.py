@@ -182,6 +182,7 @@ class _Job:
         self._file, self._form, self._server = file, form, server
         self._news: asyncio.Queue[News | BaseException] = asyncio.Queue()
         (self._call,) = server.open(options, self._on_news)
+        server.metrics.connections.labels("transcriptions").inc()
         self.seconds = 0.0
         self._reading = threading.Lock()  # a file must not be closed while a thread reads it
         self._closed = False

@@ -126,6 +126,7 @@ class _Handler(AsyncEventHandler):
         self._news = asyncio.Queue()
         news = self._news
         (self._call,) = self._server.open(options, lambda _, item: news.put_nowait(_light(item)))
+        self._server.metrics.connections.labels("wyoming").inc()
 
     async def _finish(self) -> None:
         """Send the text, in pieces as it came and whole, which is what older clients read."""
