@@ -98,6 +98,8 @@ class ServeConfig:
             if not lines:
                 raise ConfigError(f"{self.api_keys_file} has no key; one a line was expected.")
             config = replace(config, api_keys=(*self.api_keys, *lines), api_keys_file=None)
+        if not all(key.strip() for key in config.api_keys):
+            raise ConfigError("One of api_keys is empty; it would let everybody in.")
         if config.host not in LOOPBACK and not config.api_keys and not config.open:
             raise ConfigError(
                 f"Listening on {config.host} would let everybody on the network use this server; set "
