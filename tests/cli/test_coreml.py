@@ -41,6 +41,7 @@ def test_options_of_coreml_are_refused_elsewhere(run: Run, tmp_path: Path) -> No
     [
         (("--chunk", "100"), "it has to be a multiple of 112"),
         (("--layout", "sharded", "--tiers", "640"), "the layout sharded has 56, 112, 224, 448"),
+        (("--layout", "sharded", "--tiers", "560", "640"), "the layout sharded has 56, 112, 224, 448"),
         (("--att-context", "55", "13"), "left must be a multiple of right + 1"),
     ],
 )

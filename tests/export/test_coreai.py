@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from nemostream.errors import BackendError, ContextError
 from nemostream.export.coreai.bundle import export_coreai
 from nemostream.export.coreai.host import write_build_script
 from nemostream.export.coreai.precision import activations_for, prepared
+from nemostream.runtimes.coreai_assets import Array
+from nemostream.runtimes.coreai_graphs import Layout
 from nemostream.text.tokenizer import Tokenizer
 from nemostream.verify.check import verify
 from nemostream.verify.clips import synthetic_sound
@@ -162,6 +165,37 @@ def test_verify_passes_what_is_right_and_names_what_is_not(layout: str) -> None:
     # the first place that can be seen after the third layer
     expected = "projection" if layout == "six" else "layers.2"
     assert report.first_divergence.stage == expected
+
+
+@needs_coreai
+@pytest.mark.parametrize(
+    ("layout", "graph", "entry", "output"),
+    [
+        ("six", "joint", "main", "token_logits"),
+        ("six", "stream_pre", "last", "conv2_cache_out"),
+        ("sharded", "decoder_joint", "main", "h_out"),
+    ],
+)
+def test_every_entry_point_is_verified_alone(
+    layout: Layout, graph: str, entry: str, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that apps call and the runtime does not: only the row of the one that is wrong says so."""
+    from nemostream.runtimes.coreai import CoreAiRuntime
+    from tests.coreai_bundles import checkpoint_of, coreai_bundle
+
+    port = open_port(str(coreai_bundle(layout)))
+    assert isinstance(port.runtime, CoreAiRuntime)
+    assets, sound = port.runtime.assets, port.runtime.assets.call
+
+    def call(name: str, inputs: Mapping[str, Array], entry_point: str = "main") -> dict[str, Array]:
+        result = sound(name, inputs, entry_point)
+        return result | ({output: result[output] + 0.01} if (name, entry_point) == (graph, entry) else {})
+
+    monkeypatch.setattr(assets, "call", call)
+    report = verify(port, checkpoint_of(), {"synthetic": synthetic_sound(1.92)})
+    alone = {stage.stage: stage.passed for stage in report.stages if stage.stage.startswith("graph ")}
+    assert len(alone) == len(assets.entries())
+    assert [stage for stage, passed in alone.items() if not passed] == [f"graph {graph} {entry}"]
 
 
 @needs_coreai

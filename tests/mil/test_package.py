@@ -111,6 +111,17 @@ def test_an_unknown_operation_is_named(tmp_path: Path) -> None:
         read_program(path)({"x": np.zeros((2, 3), np.float32)})
 
 
+def test_an_operation_that_fails_is_named(tmp_path: Path) -> None:
+    """With an index beyond the end, which only the inputs decide."""
+    path = save_program(
+        tmp_path,
+        lambda mb, x, i: mb.gather(x=x, indices=i, axis=0, name="row"),
+        {"x": ((2, 3), "fp32"), "i": ((1,), "int32")},
+    )
+    with pytest.raises(BackendError, match=r"row.* = gather failed: index 7 is out of bounds"):
+        read_program(path)({"x": np.zeros((2, 3), np.float32), "i": np.array([7], np.int32)})
+
+
 def test_a_missing_manifest(package: Path) -> None:
     (package / "Manifest.json").unlink()
     with pytest.raises(CheckpointError, match=r"Manifest\.json is missing or damaged"):

@@ -316,5 +316,9 @@ def test_fp16_arithmetic(layout: Layout, weights: str) -> None:
     runtime = CoreAiRuntime(coreai_bundle(layout, weights=weights))  # type: ignore[arg-type]
     assert runtime.arithmetic == "fp16"
     assert coreai_runtime(layout).arithmetic == "fp32"
+    decoders = {"six": ("predict", "joint"), "sharded": ("decoder_joint",)}[layout]
+    for graph, entry in runtime.assets.entries():
+        types = {dtype for side in runtime.assets.signature(graph, entry) for _, dtype in side.values()}
+        assert types - {"int32"} == {"float32" if graph in decoders else "float16"}, (graph, entry)
     difference, size = error_of(runtime, GOLDEN / "multi.nemo", 6, last_rows=11)
     assert 1e-5 < difference < FP16_BOUNDS[weights] * size

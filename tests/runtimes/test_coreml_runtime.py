@@ -173,5 +173,12 @@ def test_outputs_are_read_by_their_strides(monkeypatch: pytest.MonkeyPatch) -> N
         for runtime in (CoreMlRuntime(bundle), proven)
     ]
     assert tokens[0] == tokens[1]
+    assert "preprocessor" not in dict(asked)  # `verify` asks for it, streams do not
+    audio = {"audio": noise[None, :17_920], "audio_length": np.array([17_920])}
+    found, expected = (
+        runtime.run("preprocessor", audio)["mel"] for runtime in (CoreMlRuntime(bundle), proven)
+    )
+    assert np.array_equal(found, expected)
+    assert dict(asked)["preprocessor"] == "cpu"
     assert dict(asked)["encoder_shard_0"] == "neural-engine"
     assert dict(asked)["decoder"] == "cpu"

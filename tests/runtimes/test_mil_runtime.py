@@ -18,7 +18,7 @@ import nemostream
 from nemostream.audio import load_audio
 from nemostream.checkpoints.checkpoint import Checkpoint
 from nemostream.engine.model import Model
-from nemostream.errors import BackendError
+from nemostream.errors import AudioError, BackendError
 from nemostream.export.coreml.bundle import graph_modules
 from nemostream.export.coreml.weights import Weights
 from nemostream.framing import UniformFramer
@@ -179,11 +179,12 @@ def test_fp16_rounding_stays_small_and_does_not_drift(layout: Layout) -> None:
     assert np.mean(errors[7:]) < 2 * np.mean(errors[2:7])  # no more at the end than at the start
 
 
+@pytest.mark.parametrize("rounded", [False, True])
 @pytest.mark.parametrize("weights", [pytest.param("fp16", marks=long), "int8"])
-def test_one_graph_and_shards_are_equal_bit_for_bit(weights: Weights) -> None:
-    """The published claim of seed 002: sharding changes nothing."""
-    one = MilRuntime(coreml_bundle("small", "english", weights, 112), fp16=False)
-    many = MilRuntime(small_coreml_bundle("sharded", weights), fp16=False)
+def test_one_graph_and_shards_are_equal_bit_for_bit(weights: Weights, rounded: bool) -> None:
+    """The published claim of seed 002: sharding changes nothing, in fp32 and with fp16 rounding."""
+    one = MilRuntime(coreml_bundle("small", "english", weights, 112), fp16=rounded)
+    many = MilRuntime(small_coreml_bundle("sharded", weights), fp16=rounded)
     window = np.random.default_rng(2).normal(-10, 3, (121, many.config.num_mel_bins)).astype(np.float32)
     states: list[dict[str, Any]] = [{}, {}]
     for _ in range(3):
@@ -254,6 +255,41 @@ def test_what_is_wrong_is_found(model: str, layout: Layout) -> None:
         runtime.programs[graph] = program
         assert report.first_divergence is not None, (graph, parameter)
         assert report.first_divergence.stage == ends[graph], (graph, parameter)
+
+
+@pytest.mark.parametrize(
+    ("graph", "parameter", "change"),
+    [
+        ("preprocessor", "audio", lambda audio: 1.2 * audio),
+        ("decoder_joint_argmax", "h_in", stuck),
+        ("decoder_joint_argmax", "encoder", lambda frame: np.flip(frame, 1)),
+        ("decoder", "c_in", stuck),
+        ("joint_noencproj_batched", "encoder_proj", lambda frames: np.flip(frames, 1)),
+        ("encoder_shard_1", "length", lambda length: length - 1),
+    ],
+)
+def test_every_graph_is_verified_alone(graph: str, parameter: str, change: Change) -> None:
+    """Also those that no runtime calls: only the row of the one that is wrong says so."""
+    bundle, checkpoint = bundle_and_checkpoint("small", "sharded", "int8")
+    port = replace(open_port(str(bundle), backend="mil"), decoder="tokens")
+    runtime = port.runtime
+    assert isinstance(runtime, MilRuntime)
+    sound = read_program(bundle / runtime.contract.graphs[graph].path)
+    runtime.programs[graph] = lambda inputs: sound(inputs | {parameter: change(inputs[parameter])})  # type: ignore[assignment]
+    clip = np.random.default_rng(0).normal(0, 0.1, 24_000).astype(np.float32)
+    report = verify(port, checkpoint, {"clip": clip}, contexts=[runtime.att_context])
+    alone = {stage.stage: stage.passed for stage in report.stages if stage.stage.startswith("graph ")}
+    assert alone == {f"graph {name}": name != graph for name in runtime.contract.graphs}
+    assert not report.passed
+
+
+@pytest.mark.parametrize("samples", [0, 8000])
+def test_a_clip_of_less_than_a_call_is_named(samples: int) -> None:
+    """Layout "single" can't hear a shorter last call, so nothing would be compared."""
+    bundle, checkpoint = bundle_and_checkpoint("small", "single")
+    port = open_port(str(bundle), backend="mil")
+    with pytest.raises(AudioError, match=rf"clip is too short .* {samples // 16} ms, .* takes 560 ms"):
+        verify(port, checkpoint, {"clip": np.zeros(samples, np.float32)}, contexts=[CONTEXT])
 
 
 @long

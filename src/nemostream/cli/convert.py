@@ -208,7 +208,7 @@ def _to_coreai(checkpoint: Checkpoint, arguments: argparse.Namespace) -> None:
 
 
 def _to_coreml(checkpoint: Checkpoint, arguments: argparse.Namespace) -> None:
-    from nemostream.export.coreml.bundle import DEFAULT_TIER, export_coreml
+    from nemostream.export.coreml.bundle import DEFAULT_TIER, call_size, export_coreml
     from nemostream.runtimes.coreml_contract import Layout
     from nemostream.runtimes.torch import load_network
 
@@ -228,6 +228,9 @@ def _to_coreml(checkpoint: Checkpoint, arguments: argparse.Namespace) -> None:
     if layout in ("sharded", "watch"):
         several = tiers is not None and len(tiers) > 1
         chunks = {parent / f"{tier}ms" if several else parent: tier // 10 for tier in tiers or [DEFAULT_TIER]}
+    att_context = None if arguments.att_context is None else tuple(arguments.att_context)
+    for chunk in chunks.values():  # the last one too, before minutes are spent on the first
+        call_size(checkpoint.config, layout, att_context, chunk)
     network = load_network(checkpoint)
     source, revision = _source(checkpoint, arguments)
     for folder, chunk in chunks.items():
@@ -239,7 +242,7 @@ def _to_coreml(checkpoint: Checkpoint, arguments: argparse.Namespace) -> None:
             source_revision=revision,
             layout=layout,
             weights=arguments.weights,
-            att_context=None if arguments.att_context is None else tuple(arguments.att_context),
+            att_context=att_context,
             chunk=chunk,
         )
         if not arguments.quiet:

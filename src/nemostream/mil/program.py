@@ -136,7 +136,7 @@ class Program:
             arguments[parameter] = constant(message, self._weights)
         try:
             result = OPERATIONS[operation.kind](**arguments)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, LookupError) as error:
             raise BackendError(
                 f"{self.name}: {operation.outputs[0]} = {operation.kind} failed: {error}."
             ) from error

@@ -40,7 +40,7 @@ class CoreAiRuntime:
         manifest = read_manifest(bundle)
         if manifest.runtime != "coreai" or manifest.max_frames is None:
             raise BackendError(f"{bundle} is a bundle for {manifest.runtime}, not for Core AI.")
-        self.config, self.framing = manifest.config, manifest.framing
+        self.config, self.framing, self.weights = manifest.config, manifest.framing, manifest.weights
         self.tokenizer = Tokenizer.from_tokens_txt(bundle / TOKENS, self.config.vocab_size)
         self.call_frames = manifest.max_frames
         self.max_frames: int | None = manifest.max_frames

@@ -50,18 +50,21 @@ class CoreMlRuntime(CoreMlBundleRuntime):
             raise BackendError(
                 f"Unknown compute units {units!r}; the valid ones are: {', '.join(COMPUTE_UNITS)}."
             )
-        tools = _tools(f"use --backend mil, which executes {bundle} on any machine")
+        self._tools = _tools(f"use --backend mil, which executes {bundle} on any machine")
         super().__init__(bundle)
-        self.models = {
-            name: _load(tools, bundle, graph, units if name in self.contract.encoder else "cpu")
-            for name, graph in self.contract.graphs.items()
-            if name != "preprocessor"
-        }
+        self._bundle, self._units = bundle, units
+        self.models = {name: self._model(name) for name in self.contract.graphs if name != "preprocessor"}
 
     def execute(self, graph: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """See `CoreMlBundleRuntime.execute`."""
+        if graph not in self.models:  # the preprocessor, which is there to be verified only
+            self.models[graph] = self._model(graph)
         outputs = self.models[graph].predict(dict(inputs))
         return {name: dense(value) for name, value in outputs.items()}
+
+    def _model(self, graph: str) -> Any:
+        units = self._units if graph in self.contract.encoder else "cpu"
+        return _load(self._tools, self._bundle, self.contract.graphs[graph], units)
 
 
 def dense(value: Any) -> NDArray[Any]:

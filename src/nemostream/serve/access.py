@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import secrets
 from urllib.parse import urlsplit
 
@@ -31,7 +32,8 @@ class Access:
     def __init__(self, config: ServeConfig, metrics: Metrics) -> None:
         self._keys = [key.encode() for key in config.api_keys]
         self._origins = set(config.origins)
-        self._only_local = config.host in LOOPBACK and not config.api_keys
+        self._only_local = config.host in LOOPBACK and not config.api_keys and not config.open
+        self._names = {urlsplit(origin).hostname for origin in config.origins}
         self._metrics = metrics
         limit = config.connections_per_minute
         self._limit = RateLimitItemPerMinute(limit) if limit else None
@@ -64,12 +66,15 @@ class Access:
 
     def _check_origin(self, connection: HTTPConnection) -> None:
         """A page of another site may not use a server that happens to listen on the reader's machine."""
+        name = _hostname(connection.headers.get("host", ""))
+        if self._only_local and _is_public(name) and name not in self._names:
+            self._deny(403, "origin", f"{name} is not this machine; add its address to origins.")
         origin = connection.headers.get("origin")
         if origin is None or origin in self._origins:
             return
         host = origin.partition("://")[2]
         # a strange name may be made to lead here, and then its page has it as its own host
-        named_here = not self._only_local or urlsplit(f"//{host}").hostname in LOOPBACK
+        named_here = not self._only_local or _hostname(host) in LOOPBACK
         if host != connection.headers.get("host") or not named_here:
             self._deny(403, "origin", f"Pages of {origin} may not use this server; add it to origins.")
 
@@ -83,6 +88,26 @@ class Access:
     def _deny(self, status: int, reason: str, message: str) -> None:
         self._metrics.refused.labels(reason).inc()
         raise Denied(status, reason, message)
+
+
+def _hostname(host: str) -> str:
+    """The name in a ``Host``, in lower case and without its port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return host
+
+
+def _is_public(name: str) -> bool:
+    """Whether a name can be made to lead here by somebody else: it is in the DNS.
+
+    A page of that name then has this server as its own host, and a GET of it has no origin.
+    """
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return "." in name and not name.endswith(".localhost")
+    return False
 
 
 def key_of(connection: HTTPConnection) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
@@ -21,6 +22,9 @@ from nemostream.serve.protocols.transcriptions import models, problem, transcrip
 from nemostream.serve.protocols.twilio import Twilio, follow
 from nemostream.serve.server import Server
 
+if TYPE_CHECKING:
+    from wyoming.server import AsyncTcpServer
+
 _PAGE = Path(__file__).parent / "page"
 
 
@@ -32,14 +36,10 @@ def create_app(config: ServeConfig) -> Starlette:
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         try:
             await server.start()
+            wyoming = await _serve_wyoming(server)
         except Exception as error:
             server.failure = error  # uvicorn only says that the start failed
             raise
-        wyoming = None
-        if config.wyoming_port:
-            from nemostream.serve.protocols.wyoming import serve_wyoming
-
-            wyoming = await serve_wyoming(server, config.host, config.wyoming_port)
         try:
             yield
         finally:
@@ -86,3 +86,11 @@ def create_app(config: ServeConfig) -> Starlette:
     )
     app.state.server = server
     return app
+
+
+async def _serve_wyoming(server: Server) -> AsyncTcpServer | None:
+    if not server.config.wyoming_port:
+        return None
+    from nemostream.serve.protocols.wyoming import serve_wyoming
+
+    return await serve_wyoming(server, server.config.host, server.config.wyoming_port)

@@ -122,6 +122,7 @@ class Call:
         self.session: Session | None = None
         self.over = False
         self.due_since = self.stepped_since = time.monotonic()
+        self._said_by = 0.0  # when the queued audio would have been said, had all of it been said live
         self._notify = notify
         self._queue: deque[bytes | _Mark | _Language | _End] = deque()
         # each counter is written by one thread only: what was put in by the event loop, what was taken out by
@@ -155,6 +156,7 @@ class Call:
         for start in range(0, len(audio), piece):
             self._queue.append(audio[start : start + piece])
         self._fed += len(audio)
+        self._said_by = max(self._said_by, time.monotonic()) + len(audio) / self.options.bytes_per_second
         self._hold_back()
         self._awake()
 
@@ -234,6 +236,15 @@ class Call:
         )
 
     @property
+    def behind_since(self) -> float:
+        """When the next chunk could have been stepped: since it is due, or, in a queue, since it was said.
+
+        Audio that comes faster than speech, such as a file's, waits without being behind.
+        """
+        spare = max(0, self._waiting - self._wanted) / self.options.bytes_per_second
+        return min(self.due_since, self._said_by - spare) if spare else self.due_since
+
+    @property
     def session_is_due(self) -> bool:
         """Its session has a chunk for the encoder, or is to be finished."""
         session = self.session  # read once: the other thread may end it
@@ -241,7 +252,7 @@ class Call:
 
     def advance(self, model: Model) -> list[News]:
         """Take from the queue until there is a chunk to step; return what can be answered without one."""
-        self.stepped_since = self.due_since
+        self.stepped_since = self.behind_since
         news: list[News] = []
         if self._cancelled:
             self._close()

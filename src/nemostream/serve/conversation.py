@@ -278,7 +278,9 @@ class Conversation:
             message = await socket.receive()
             idle.stop()
             if message["type"] == "websocket.disconnect":
-                return int(message.get("code") or NORMAL)
+                code = int(message.get("code") or NORMAL)
+                # a close without a code, as browsers send it, is 1005 too, but has a reason, if an empty one
+                return NORMAL if code in BROKEN and "reason" in message else code
             if self._socket is not socket:
                 return BROKEN[0]
             if self._closing is not None:

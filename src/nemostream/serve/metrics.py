@@ -21,7 +21,7 @@ class Metrics:
         self.resumed = Counter("nemostream_resumed", "Conversations taken up again.", registry=registry)
         self.refused = Counter(
             "nemostream_refused",
-            "Calls turned away: full, late, draining, key, rate.",
+            "Calls turned away: full, late, draining, key, rate, origin.",
             ["reason"],
             registry=registry,
         )
@@ -45,7 +45,7 @@ class Metrics:
         )
         self.queue_seconds = Histogram(
             "nemostream_queue_seconds",
-            "Wait of a whole chunk for its step.",
+            "Wait of audio that makes a chunk for its step.",
             buckets=_SECONDS,
             registry=registry,
         )

@@ -113,6 +113,7 @@ def uvicorn_server(config: ServeConfig, app: ASGIApp) -> tuple[uvicorn.Server, s
         log_config=None,
         access_log=False,  # an address may hold what is private
         server_header=False,
+        http="h11",  # httptools has no limit for an address and headers, and copies them again and again
         ws="websockets-sansio",
         ws_max_size=config.max_message_kb * 1024,
         ws_ping_interval=_PING_SECONDS,

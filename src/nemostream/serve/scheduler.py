@@ -53,6 +53,7 @@ class Scheduler:
         self.model, self.slots = model, slots
         self._deliver, self._max_batch, self._gather, self._metrics = deliver, max_batch, gather, metrics
         self._calls: set[Call] = set()
+        metrics.streams.set_function(lambda: self.active)
         self._wake = threading.Condition()
         self._draining = self._stopped = False
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
@@ -99,17 +100,24 @@ class Scheduler:
         check_rate(options.sample_rate, "sample_rate")
         if options.boost:
             PhraseTree(self.model.tokenizer, options.boost)
+        self.check_room(count)
+        calls = [Call(options, channel, self._notify) for channel in range(count)]
+        with self._wake:
+            self._calls.update(calls)
+        return calls
+
+    def check_room(self, count: int = 1) -> None:
+        """Whether ``count`` calls could begin now.
+
+        Raises:
+            Refused: if there is no room.
+        """
         if self._draining:
             self._refuse("draining", "This server is shutting down; connect again, to another one.")
         if self.active + count > self.slots:
             self._refuse("full", f"All {self.slots} slots of this server are taken; try again later.")
         if self._behind() > LATE_SECONDS:
             self._refuse("late", "This server is behind with the calls that it has; try again later.")
-        calls = [Call(options, channel, self._notify) for channel in range(count)]
-        with self._wake:
-            self._calls.update(calls)
-        self._metrics.streams.set(self.active)
-        return calls
 
     def release(self, call: Call) -> None:
         """End a call whatever state it is in; its slot is free after the current step."""
@@ -117,10 +125,10 @@ class Scheduler:
         self._notify()
 
     def _behind(self) -> float:
-        """Seconds that the chunk has waited which has waited longest."""
+        """Seconds since the audio of the chunk was there that is furthest behind its call."""
         now = time.monotonic()
         with self._wake:
-            return max((now - call.due_since for call in self._calls if call.is_due), default=0.0)
+            return max((now - call.behind_since for call in self._calls if call.is_due), default=0.0)
 
     def _refuse(self, reason: str, message: str) -> None:
         self._metrics.refused.labels(reason).inc()
@@ -167,12 +175,16 @@ class Scheduler:
         news: list[tuple[Call, News]] = []
         stepped: list[tuple[Call, Session]] = []
         for call in calls:
-            self._metrics.queue_seconds.observe(max(0.0, begin - call.due_since))
+            self._metrics.queue_seconds.observe(max(0.0, begin - call.behind_since))
             try:
                 news += [(call, item) for item in call.advance(self.model)]
-            except NemostreamError as error:
+            except Exception as error:  # of its audio, whoever's fault; it may not harm the others
                 call.cancel()
-                news.append((call, News(error=str(error), ended=True)))
+                if isinstance(error, NemostreamError):
+                    news.append((call, News(error=str(error), ended=True)))
+                else:
+                    log.exception("a call failed")
+                    news.append((call, News(error=f"The call failed: {error}", ended=True)))
             if call.session is not None and call.session_is_due and not call.cancelled:
                 stepped.append((call, call.session))
         prepared = time.monotonic()
@@ -191,7 +203,6 @@ class Scheduler:
         if over:
             with self._wake:
                 self._calls.difference_update(over)
-            self._metrics.streams.set(self.active)
         self._metrics.encode_seconds.inc(engine.encode_seconds - encoding)
         self._metrics.decode_seconds.inc(engine.decode_seconds - decoding)
         done = time.monotonic()

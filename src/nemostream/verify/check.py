@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from nemostream.checkpoints.checkpoint import Checkpoint
+from nemostream.config import FRAME_MS, SAMPLE_RATE
 from nemostream.decoding import GreedyDecoder, Hypothesis
+from nemostream.errors import AudioError
 from nemostream.features import IncrementalLogMel, log_mel
 from nemostream.framing import Framer, NativeFramer, UniformFramer
 from nemostream.runtimes.protocol import FixedRuntime, Float32, Int64, Runtime
@@ -24,7 +26,7 @@ from nemostream.verify.features import exact_log_mel
 from nemostream.verify.gates import Gates
 from nemostream.verify.ports import Port
 from nemostream.verify.reference import Reference
-from nemostream.verify.stages import FUSED_JOINT, all_stages
+from nemostream.verify.stages import FUSED_JOINT, GRAPH, all_stages
 
 Context = tuple[int, int]
 _SHOWN_CHARACTERS = 60
@@ -97,6 +99,7 @@ def verify(
         tolerance: limit of numeric differences instead of that of `Gates.for_weights`.
 
     Raises:
+        AudioError: if a clip has not even one call, or not one that can be compared.
         LanguageError: if the model does not know the language.
     """
     gates = Gates.for_weights(port.weights, port.arithmetic).with_tolerance(tolerance)
@@ -111,8 +114,11 @@ def verify(
             comparison.compare_features(name, samples)
             for context in runs:
                 comparison.compare_stream(name, samples, context)
+        comparison.compare_graphs()
         found |= comparison.results()
-    ordered = (found.get(stage) for stage in (*all_stages(checkpoint.config), FUSED_JOINT))
+    known = (*all_stages(checkpoint.config), FUSED_JOINT)
+    graphs = (stage for stage in found if stage.startswith(GRAPH))
+    ordered = (found.get(stage) for stage in (*known, *graphs))
     return Report(
         source=port.source,
         against=checkpoint.source,
@@ -172,6 +178,12 @@ class _Comparison:
                 np.array([context], np.int64),
             )
             encoded.append(self._compare_chunk(arguments, f"{run}, chunk {chunk}"))
+        if not encoded:
+            lasts = len(samples) * 1000 // SAMPLE_RATE
+            raise AudioError(
+                f"{name} is too short to verify with: it lasts {lasts} ms, and a call of this port takes "
+                f"{FRAME_MS * frames} ms."
+            )
         ours, theirs = (np.concatenate([pair[side] for pair in encoded])[None] for side in (0, 1))
         tokens = _greedy(self._reference, theirs)
         if self._port.decoder == "staged":
@@ -180,6 +192,19 @@ class _Comparison:
             self._compare_joined_decoder(tokens, ours, theirs, run)
         self._runtime.reset(0)
         self._tokens.append((run, _greedy(self._runtime, ours), tokens))
+
+    def compare_graphs(self) -> None:
+        """Every graph alone. Whole numbers have to be equal."""
+        if self._port.graphs is None:
+            return
+        for run in self._port.graphs(self._reference.network):
+            stage = f"{GRAPH}{run.graph}"
+            gates = self._gates if run.encoder else self._gates.for_unquantised()
+            meter = self._meters.setdefault(stage, Meter(stage, gates))
+            for output, (ours, theirs) in run.outputs.items():
+                if ours.dtype.kind == "i" and ours.shape == theirs.shape:
+                    ours, theirs = (ours != theirs).astype(np.float32), np.zeros(ours.shape, np.float32)
+                meter.add(ours, theirs, f"output {output}")
 
     def results(self) -> dict[str, StageResult | None]:
         """Results by stage."""

@@ -41,6 +41,10 @@ class Gates:
         one_byte = weights == "int8" or weights.startswith("palette8")
         return cls(peak=None, relative=0.1 if one_byte else 0.3, token_errors=0.1)
 
+    def for_unquantised(self) -> Self:
+        """Gates for those graphs of a bundle whose weights are fp16 at least, whatever the encoder's are."""
+        return self.for_weights("fp16", "fp16") if self.peak is None else self
+
     def with_tolerance(self, tolerance: float | None) -> Self:
         """The same with another limit for numbers, relative and peak alike."""
         if tolerance is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from nemostream.checkpoints import load_checkpoint
 from nemostream.checkpoints.bundle import MANIFEST, read_manifest
@@ -14,6 +16,10 @@ from nemostream.loading import load
 from nemostream.runtimes.protocol import Runtime
 from nemostream.verify.reference import Reference
 from nemostream.verify.stages import InnerStages
+
+if TYPE_CHECKING:
+    from nemostream.model.network import Network
+    from nemostream.verify.graphs import GraphRun
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,8 @@ class Port:
         exact_end: False if a stream's last, shorter call can't be exact, since the graph does not take its
             length.
         projected: False if the frames that its runtime gives are not yet projected to the joint.
+        graphs: runs each of its graphs and, for the same inputs, the network's module; None if it has no
+            graphs that apps call by themselves.
     """
 
     source: str
@@ -41,6 +49,7 @@ class Port:
     decoder: Literal["staged", "joined", "tokens"] = "staged"
     exact_end: bool = True
     projected: bool = True
+    graphs: Callable[[Network], Iterator[GraphRun]] | None = None
 
 
 def open_port(
@@ -73,7 +82,6 @@ def open_port(
         return Port(source, TorchRuntime(checkpoint), weights, Reference(checkpoint))
     runtime = load(folder, backend=backend, activations=activations).engine.runtime
     inner: InnerStages | None = None
-    arithmetic = "fp32"
     if manifest.runtime == "onnx":
         from nemostream.verify.onnx_stages import OnnxStages
 
@@ -83,17 +91,21 @@ def open_port(
     elif manifest.runtime == "coreai":
         from nemostream.runtimes.coreai import CoreAiRuntime
         from nemostream.verify.coreai_stages import CoreAiStages
+        from nemostream.verify.graphs import coreai_graphs
 
         assert isinstance(runtime, CoreAiRuntime)
-        inner = CoreAiStages(runtime)
-        arithmetic = runtime.arithmetic
-    return Port(source, runtime, manifest.weights, inner, arithmetic)
+        graphs = partial(coreai_graphs, runtime)
+        return Port(
+            source, runtime, manifest.weights, CoreAiStages(runtime), runtime.arithmetic, graphs=graphs
+        )
+    return Port(source, runtime, manifest.weights, inner)
 
 
 def _coreml_port(source: str, runtime: Runtime, weights: str) -> Port:
     from nemostream.runtimes.coreml_bundle import CoreMlBundleRuntime
     from nemostream.runtimes.coreml_contract import FusedDecoder
     from nemostream.verify.coreml_stages import CoreMlStages
+    from nemostream.verify.graphs import coreml_graphs
 
     assert isinstance(runtime, CoreMlBundleRuntime)
     decoder = runtime.contract.decoder
@@ -110,6 +122,7 @@ def _coreml_port(source: str, runtime: Runtime, weights: str) -> Port:
         kind,
         exact_end=runtime.contract.valid is not None,
         projected=not isinstance(decoder, FusedDecoder),
+        graphs=partial(coreml_graphs, runtime),
     )
 
 

@@ -35,22 +35,22 @@ class Reference:
         self.config, self.tokenizer, self.framing = checkpoint.config, checkpoint.tokenizer, framing
         self.left_context = max(left for left, _ in self.config.att_context_sizes)
         network = load_network(checkpoint)
-        self._network = half_precision_weights(network).requires_grad_(False) if half else network
+        self.network = half_precision_weights(network).requires_grad_(False) if half else network
         self._seen: Arrays = {}
         self._watch()
-        self._predictor_state = self._network.initial_predictor_state(1)
+        self._predictor_state = self.network.initial_predictor_state(1)
         self._first_prediction = self.predict([0], np.array([self.config.blank_id]))
         self.start()
 
     def start(self) -> None:
         """Begin a new stream."""
-        encoder = self._network.encoder
+        encoder = self.network.encoder
         self._state: EncoderState | UniformState
         if self.framing == "uniform":
             self._state = initial_uniform_state(encoder, 1, self.left_context)
         else:
             self._state = encoder.initial_state(1, self.left_context)
-        self._predictor_state = self._network.initial_predictor_state(1)
+        self._predictor_state = self.network.initial_predictor_state(1)
 
     def step(self, mel: Float32, mel_lengths: Int64, prompt_ids: Int64, att_context: Int64) -> Arrays:
         """See `nemostream.verify.stages.InnerStages.step`; all stages can be seen."""
@@ -63,16 +63,16 @@ class Reference:
         """See `nemostream.runtimes.protocol.Runtime.encode`."""
         self._seen.clear()
         rows, lengths, context = (torch.from_numpy(array) for array in (mel, mel_lengths, att_context))
-        encoder, state = self._network.encoder, self._state
+        encoder, state = self.network.encoder, self._state
         with torch.inference_mode():
             if isinstance(state, UniformState):
                 x, frames, self._state = uniform_step(encoder, rows, lengths, state, context)
             else:
                 x, frames, self._state = encoder(rows, lengths, state, context)
-            x = self._network.fuse(x, torch.from_numpy(prompt_ids))
+            x = self.network.fuse(x, torch.from_numpy(prompt_ids))
             if self.config.has_prompt:
                 self._seen[PROMPT] = _array(x)
-            x = self._network.encoder_projector(x)
+            x = self.network.encoder_projector(x)
         self._seen[PROJECTION] = _array(x)
         self._seen[FUSED_JOINT] = self.joint_logits(_array(x), self._first_prediction)
         return self._seen[PROJECTION], _array(frames)
@@ -80,7 +80,7 @@ class Reference:
     def predict(self, slots: list[int], tokens: Int64) -> Float32:
         """See `nemostream.runtimes.protocol.Runtime.predict`."""
         with torch.inference_mode():
-            predicted, self._predictor_state = self._network.decoder(
+            predicted, self._predictor_state = self.network.decoder(
                 torch.from_numpy(tokens)[:, None], self._predictor_state
             )
         return _array(predicted[:, 0])
@@ -93,9 +93,7 @@ class Reference:
     def joint_logits(self, encoded: Float32, predicted: Float32) -> Float32:
         """See `nemostream.runtimes.protocol.Runtime.joint_logits`."""
         with torch.inference_mode():
-            return _array(
-                self._network.joint(torch.from_numpy(encoded), torch.from_numpy(predicted)[:, None])
-            )
+            return _array(self.network.joint(torch.from_numpy(encoded), torch.from_numpy(predicted)[:, None]))
 
     def resize(self, slots: int) -> None:
         """There is one slot, always."""
@@ -107,7 +105,7 @@ class Reference:
     def _watch(self) -> None:
         """Record the output of every stage of the encoder when it runs."""
         dropped = DROPPED_FRAMES if self.framing == "uniform" else 0
-        encoder = self._network.encoder
+        encoder = self.network.encoder
         self._record(encoder.subsampling, (PRE_ENCODE,), dropped)
         for index, layer in enumerate(encoder.layers):
             name = f"layers.{index}"

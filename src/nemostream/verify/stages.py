@@ -7,6 +7,7 @@
     prompt, projection,                                      the inner stages end here
     runtime, predictor, joint, tokens, tokenizer, text
     fused_joint                                              of ports that have predictor and joint in one
+    graph NAME                                               each graph of a CoreML or Core AI bundle, alone
 
 ``.feed_forward1``, ``.self_attn``, ``.conv`` and ``.feed_forward2`` are the stream of the layer (the residual
 sum) after that module; ``layers.N`` is the layer's output; keys, values and gated frames are what it keeps.
@@ -35,6 +36,7 @@ IN_LAYER = (  # the stages inside a layer, in order; the layer's own output come
     "feed_forward2",
 )
 FUSED_JOINT = "fused_joint"  # logits [1, N, V + 1] of a chunk at a stream's start, by the fused decoder
+GRAPH = "graph "  # begins the names of the stages of `nemostream.verify.graphs`
 AFTER_ENCODER = ("runtime", "predictor", "joint", "tokens", "tokenizer", "text")
 
 Arrays = dict[str, NDArray[Any]]

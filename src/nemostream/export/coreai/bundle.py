@@ -73,13 +73,10 @@ def export_coreai(
             f"The layout {layout} needs {needed} layers at least; this model has {network.config.num_layers}."
         )
     framing: Framing = "native" if layout == "six" else "uniform"
-    parts = _six(network, att_context, weights, computes)
-    if layout == "sharded":
-        parts = _sharded(network, att_context, frames, weights, computes)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_tokens_txt(folder / TOKENS)
     written = [TOKENS]
-    for name, entry_points in parts:
+    for name, entry_points in graph_modules(network, layout, att_context, frames, weights, computes):
         place = graphs.asset_path(framing, name)
         description = f"{name} of {source}, made by nemostream"
         written += [f"{place}/{file}" for file in write_asset(folder / place, entry_points, description)]
@@ -118,6 +115,20 @@ def call_size(config: ModelConfig, layout: Layout, latency: int | None) -> tuple
             f"The layout sharded has calls of {', '.join(map(str, TIERS))} ms; {latency} ms is none of them."
         )
     return config.resolve_att_context(SHARDED_CONTEXT), (latency or DEFAULT_TIER) // FRAME_MS
+
+
+def graph_modules(
+    network: Network,
+    layout: Layout,
+    att_context: tuple[int, int],
+    frames: int,
+    weights: Weights,
+    activations: Activations,
+) -> Iterator[tuple[str, list[Graph]]]:
+    """Name and entry points of every graph."""
+    if layout == "six":
+        return _six(network, att_context, weights, activations)
+    return _sharded(network, att_context, frames, weights, activations)
 
 
 def _six(

@@ -7,12 +7,13 @@ time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from starlette.datastructures import FormData, UploadFile
@@ -34,6 +35,7 @@ from nemostream.text.segments import segments_of
 from nemostream.text.writers import WRITERS, Recognition
 
 log = logging.getLogger("nemostream.serve")
+T = TypeVar("T")
 
 FORMATS = ("json", "verbose_json", "text", "srt", "vtt")
 _BLOCK_SECONDS = 2.0
@@ -65,10 +67,11 @@ async def transcriptions(request: Request) -> Response:
         server.access.check(request)
         if int(request.headers.get("content-length") or 0) > limit:
             return problem(f"The file is larger than {server.config.max_upload_mb} MB, the limit here.", 413)
-        limited = _limited(request, limit + _FORM_BYTES)
+        server.scheduler.check_room()  # before a long upload for nothing
+        limited = _limited(request, limit + _FORM_BYTES, server.config.idle_seconds)
         form = await limited.form(max_files=1, max_part_size=_FORM_BYTES)
         try:
-            return await _transcribe(server, form)
+            return await _transcribe(server, form, request)
         except BaseException:
             await form.close()
             raise
@@ -84,13 +87,16 @@ async def transcriptions(request: Request) -> Response:
         return Response(status_code=499)  # nobody reads it
 
 
-def _limited(request: Request, limit: int) -> Request:
-    """The request, with an end to its body whether it says its length or not."""
+def _limited(request: Request, limit: int, seconds: float) -> Request:
+    """The request, with an end to its body whether it says its length or not, and to every wait for it."""
     taken = 0
 
     async def receive() -> Message:
         nonlocal taken
-        message = await request.receive()
+        try:
+            message = await asyncio.wait_for(request.receive(), seconds)
+        except TimeoutError:
+            raise HTTPException(408, f"Nothing came for {seconds:.0f} s.") from None
         taken += len(message.get("body", b""))
         if taken > limit:
             raise HTTPException(413, "The file is larger than the limit here.")
@@ -107,7 +113,7 @@ def problem(message: str, status: int) -> JSONResponse:
     return JSONResponse(body, status, headers=headers)
 
 
-async def _transcribe(server: Server, form: FormData) -> Response:
+async def _transcribe(server: Server, form: FormData, request: Request) -> Response:
     upload = form.get("file")
     if not isinstance(upload, UploadFile):
         return problem("The form has no file; send the recording as the field `file`.", 400)
@@ -129,8 +135,31 @@ async def _transcribe(server: Server, form: FormData) -> Response:
     if streamed:
         return _EventStream(job)
     async with job:
-        results = [result async for result in job.results()]
-    return await asyncio.to_thread(_answer, wanted, times, server, results[-1], name, job.seconds)
+        last = await _unless_gone(request, job.last())
+    return await asyncio.to_thread(_answer, wanted, times, server, last, name, job.seconds)
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """What the work comes to; a client that leaves, whose body has been read, ends it.
+
+    Raises:
+        ClientDisconnect: if it left.
+    """
+    working, leaving = asyncio.create_task(work), asyncio.create_task(_left(request))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _granularities(form: FormData, wanted: str) -> set[str]:
@@ -153,6 +182,7 @@ class _Job:
         self._file, self._form, self._server = file, form, server
         self._news: asyncio.Queue[News | BaseException] = asyncio.Queue()
         (self._call,) = server.open(options, self._on_news)
+        server.metrics.connections.labels("transcriptions").inc()
         self.seconds = 0.0
         self._reading = threading.Lock()  # a file must not be closed while a thread reads it
         self._closed = False
@@ -172,7 +202,7 @@ class _Job:
     def _on_news(self, call: Call, news: News) -> None:
         self._news.put_nowait(news)
 
-    async def results(self) -> AsyncIterator[Result]:
+    async def results(self) -> AsyncGenerator[Result, None]:
         """Feed the file, and yield what comes."""
         feeding = asyncio.create_task(self._feed())
         feeding.add_done_callback(self._on_fed)
@@ -189,6 +219,14 @@ class _Job:
                     return
         finally:
             feeding.cancel()
+
+    async def last(self) -> Result:
+        """Feed the file, and return the result that has all of it."""
+        async with contextlib.aclosing(self.results()) as results:
+            async for result in results:
+                if result.final:
+                    return result
+        raise AssertionError("a call ends with a final result")
 
     def _on_fed(self, feeding: asyncio.Task[None]) -> None:
         if not feeding.cancelled() and (error := feeding.exception()) is not None:

@@ -22,11 +22,13 @@ from starlette.websockets import WebSocket
 from nemostream.decoding.endpoint import Endpoint
 from nemostream.serve.access import Denied
 from nemostream.serve.call import Call, Result
-from nemostream.serve.conversation import Conversation, Problem, typed, with_latency
+from nemostream.serve.conversation import NORMAL, Conversation, Problem, typed, with_latency
 from nemostream.serve.server import Server
 
 _TRACKS = ("inbound", "outbound")
+_PARAMETERS = ("language", "latency")  # as custom parameters, since Twilio drops the query of an address
 _QUEUED_EVENTS = 256  # of a listener that does not read
+_COMMENT_SECONDS = 15.0  # of silence, after which a listener is told that the stream lives
 
 
 class Twilio(Conversation):
@@ -91,6 +93,20 @@ class Twilio(Conversation):
             _publish(self.server, self._sid, None)
             self.finish()
 
+    def finish(self, code: int = NORMAL, reason: str = "") -> None:
+        """Close; where Twilio has gone already, the conversation is over at once."""
+        super().finish(code, reason)
+        if self._socket is None:
+            self._end()
+
+    def _leave(self, code: int) -> None:
+        """Twilio hangs up after its stop, and never comes back; followers are owed what was heard."""
+        self._socket = None
+        if self._closing is not None or not self.calls:
+            self._end()
+        for call in self.calls:
+            call.end()
+
     def _end(self) -> None:
         super()._end()
         _publish(self.server, self._sid, None)  # also where no stop came
@@ -112,10 +128,8 @@ class Twilio(Conversation):
         if any(track not in _TRACKS for track in tracks):
             raise Problem(f"tracks is {tracks}; inbound, outbound or both was expected.", fatal=True)
         self._sid = str(start.get("streamSid") or self.id)
-        options = with_latency(self.server.default_options(), self.query)
-        if "language" in parameters:
-            language = typed(parameters["language"] or "", str, "language")
-            options = replace(options, language=language or None)
+        given = {name: typed(parameters[name] or "", str, name) for name in _PARAMETERS if name in parameters}
+        options = with_latency(self.server.default_options(), {**self.query, **given})
         rate = typed(form.get("sampleRate", 8000), int, "sampleRate")
         options = replace(options, encoding="mulaw", sample_rate=rate, endpoint=Endpoint())
         for track in dict.fromkeys(tracks):
@@ -156,7 +170,14 @@ async def follow(request: Request) -> Response:
         queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue(_QUEUED_EVENTS)
         server.followers.setdefault(sid, []).append(queue)
         try:
-            while (event := await queue.get()) is not None:
+            while True:
+                try:
+                    event = await asyncio.wait_for(queue.get(), _COMMENT_SECONDS)
+                except TimeoutError:  # a proxy would cut off a silent stream, and nobody notice a dead one
+                    yield ": still here\n\n"
+                    continue
+                if event is None:
+                    return
                 yield f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
         finally:
             server.followers[sid].remove(queue)

@@ -18,7 +18,7 @@ from wyoming.info import AsrModel, AsrProgram, Attribution, Describe, Info
 from wyoming.server import AsyncEventHandler, AsyncTcpServer
 
 from nemostream import __version__
-from nemostream.errors import ConfigError, NemostreamError
+from nemostream.errors import BackendError, ConfigError, NemostreamError
 from nemostream.serve.call import Call, News
 from nemostream.serve.server import Server
 
@@ -31,13 +31,19 @@ async def serve_wyoming(server: Server, host: str, port: int) -> AsyncTcpServer:
 
     Raises:
         ConfigError: if API keys are set.
+        BackendError: if the port can't be used.
     """
     if server.config.api_keys:
         raise ConfigError(
             "The Wyoming protocol has no keys; leave wyoming_port out, or serve it without api_keys."
         )
     tcp = AsyncTcpServer(host, port)
-    await tcp.start(lambda reader, writer: _Handler(server, reader, writer))
+    try:
+        await tcp.start(lambda reader, writer: _Handler(server, reader, writer))
+    except OSError as error:
+        raise BackendError(
+            f"{host}:{port} can't be used ({error.strerror}); choose another wyoming_port."
+        ) from error
     return tcp
 
 
@@ -119,7 +125,8 @@ class _Handler(AsyncEventHandler):
         )
         self._news = asyncio.Queue()
         news = self._news
-        (self._call,) = self._server.open(options, lambda _, item: news.put_nowait(item))
+        (self._call,) = self._server.open(options, lambda _, item: news.put_nowait(_light(item)))
+        self._server.metrics.connections.labels("wyoming").inc()
 
     async def _finish(self) -> None:
         """Send the text, in pieces as it came and whole, which is what older clients read."""
@@ -163,3 +170,10 @@ class _Handler(AsyncEventHandler):
             supports_transcript_streaming=True,
         )
         return Info(asr=[program])
+
+
+def _light(news: News) -> News:
+    """Only what is read of it: all of it waits for the end, and every result holds the whole text so far."""
+    if news.result is None or news.result.final:
+        return news
+    return replace(news, result=replace(news.result, text="", words=()))
