@@ -43,55 +43,42 @@ def rnnt_loss(
     Returns:
         [B] float32.
     """
+    batch, time = encoded.shape[:2]
+    blanks = encoded.new_zeros(batch, time, predicted.shape[1], dtype=torch.float32)
+    # labels past the end can't be emitted; frames past the end are never reached from the final node
+    emissions = encoded.new_full((batch, time, labels.shape[1]), _IMPOSSIBLE / 1e10, dtype=torch.float32)
     with torch.no_grad():
-        blanks, emissions = _log_probabilities(
-            joint, encoded, predicted, labels, frames, label_lengths, blank
-        )
+        # utterance by utterance, since one's logits fit a processor's cache and need no padding
+        for number, (end, count) in enumerate(zip(frames.tolist(), label_lengths.tolist(), strict=True)):
+            logits = joint(encoded[number, :end, None], predicted[number, None, : count + 1]).float()
+            blanks[number, :end, : count + 1], emissions[number, :end, :count] = _log_probabilities(
+                logits, labels[number, :count], blank
+            )
         likelihood, blank_posterior, label_posterior = _posteriors(blanks, emissions, frames, label_lengths)
-        occupancy = blank_posterior.clone()
-        occupancy[:, :, :-1] += label_posterior
-        row, time, label = (occupancy > least_posterior).nonzero(as_tuple=True)
+        label_posterior = torch.nn.functional.pad(label_posterior, (0, 1))  # none follows the last
+        likely = blank_posterior + label_posterior > least_posterior
+        row, frame, label = likely.nonzero(as_tuple=True)
         following = torch.nn.functional.pad(labels, (0, 1))[row, label]
-        emitted = torch.nn.functional.pad(label_posterior, (0, 1))[row, time, label]
     # flat, since the backward pass of index_select is the fast one
     logits = joint(
-        encoded.flatten(0, 1).index_select(0, row * encoded.shape[1] + time),
+        encoded.flatten(0, 1).index_select(0, row * time + frame),
         predicted.flatten(0, 1).index_select(0, row * predicted.shape[1] + label),
     )
     # in fp32: rounded to bf16, a blank of probability 0.98 would have a gradient of pure rounding error
     logs = torch.log_softmax(logits.float(), 1)
-    passed = blank_posterior[row, time, label] * logs[:, blank]
-    passed = passed + emitted * logs.gather(1, following[:, None]).squeeze(1)
+    passed = blank_posterior[row, frame, label] * logs[:, blank]
+    emitted = logs.gather(1, following[:, None]).squeeze(1)
+    passed = passed + label_posterior[row, frame, label] * emitted
     slope = torch.zeros_like(likelihood).index_add(0, row, passed)
     return -(likelihood + slope - slope.detach())
 
 
-def _log_probabilities(
-    joint: Callable[[Tensor, Tensor], Tensor],
-    encoded: Tensor,
-    predicted: Tensor,
-    labels: Tensor,
-    frames: Tensor,
-    label_lengths: Tensor,
-    blank: int,
-) -> tuple[Tensor, Tensor]:
-    """Log probabilities of the blank [B, T, U + 1] and of the next label [B, T, U].
-
-    Utterance by utterance, since one's logits fit a processor's cache and need no padding.
-    """
-    batch, width = labels.shape
-    blanks = encoded.new_zeros(batch, encoded.shape[1], width + 1, dtype=torch.float32)
-    # labels past the end can't be emitted; frames past the end are never reached from the final node
-    emissions = encoded.new_full((batch, encoded.shape[1], width), _IMPOSSIBLE / 1e10, dtype=torch.float32)
-    for row, (time, count) in enumerate(zip(frames.tolist(), label_lengths.tolist(), strict=True)):
-        logits = joint(encoded[row, :time, None], predicted[row, None, : count + 1]).float()
-        normaliser = torch.logsumexp(logits, 2)
-        blanks[row, :time, : count + 1] = logits[..., blank] - normaliser
-        following = labels[row, None, :count, None].expand(time, -1, 1)
-        emissions[row, :time, :count] = (
-            logits[:, :count].gather(2, following).squeeze(2) - normaliser[:, :count]
-        )
-    return blanks, emissions
+def _log_probabilities(logits: Tensor, labels: Tensor, blank: int) -> tuple[Tensor, Tensor]:
+    """Log probabilities of the blank [T, U + 1] and the next label [T, U], of logits [T, U + 1, V + 1]."""
+    normaliser = torch.logsumexp(logits, 2)
+    following = labels[None, :, None].expand(len(logits), -1, 1)
+    emissions = logits[:, :-1].gather(2, following).squeeze(2) - normaliser[:, :-1]
+    return logits[..., blank] - normaliser, emissions
 
 
 def _posteriors(

@@ -17,6 +17,7 @@ from nemostream.audio import load_audio
 from nemostream.loading import embedded_clip
 
 COMMAND = [sys.executable, "-m", "nemostream"]
+closes_a_stream = pytest.mark.skipif(os.name == "nt", reason="shells of Windows cannot close a stream")
 LIVE = [*COMMAND, "transcribe", "-", "--rate", "16000"]
 
 
@@ -71,7 +72,7 @@ def test_half_a_sample_at_the_end_is_reported() -> None:
     assert json.loads(result.stdout)["text"]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="shells of Windows cannot close standard output")
+@closes_a_stream
 def test_a_closed_output_is_a_sentence(tmp_path: Path) -> None:
     line = 'exec "$@" >&-'
     command = [*COMMAND, "transcribe", str(embedded_clip())]
@@ -84,7 +85,7 @@ def test_a_closed_output_is_a_sentence(tmp_path: Path) -> None:
     assert (tmp_path / "clip.txt").read_text().strip()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="shells of Windows cannot close a stream")
+@closes_a_stream
 def test_messages_of_a_closed_standard_error_stay_out_of_the_results(tmp_path: Path) -> None:
     command = [*COMMAND, "transcribe", str(embedded_clip()), str(tmp_path / "none.wav")]
     result = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *command], capture_output=True, check=False)
@@ -94,7 +95,7 @@ def test_messages_of_a_closed_standard_error_stay_out_of_the_results(tmp_path: P
     assert lines[0].startswith(f"{embedded_clip()}: ")
 
 
-@pytest.mark.skipif(os.name == "nt", reason="shells of Windows cannot close a stream")
+@closes_a_stream
 def test_a_closed_standard_input_is_a_sentence() -> None:
     result = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *LIVE], capture_output=True, check=False)
     assert result.returncode == 2

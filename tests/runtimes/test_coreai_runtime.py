@@ -303,13 +303,12 @@ def test_the_embedded_model(layout: Layout, weights: str) -> None:
     difference, size = error_of(runtime, EMBEDDED, CHUNKS, last_rows=11)
     assert difference < (TOLERANCE if weights == "fp32" else INT8_BOUND * size)
     ours, theirs = Model(runtime), Model(reference_for(runtime, EMBEDDED))
-    different = 0
     for recording in EXAMPLES:
         heard = ours.transcribe(recording)
-        different += heard.tokens != theirs.transcribe(recording).tokens
+        same = heard.tokens == theirs.transcribe(recording).tokens
+        # a piece that fp32 prefers with 50.2 % (docs/coreai.md); another model may hear it again
+        assert same or (weights, layout, recording.stem) == ("int8", "six", "slow-reply"), recording
         assert len(heard.tokens) > 10
-    # int8 decides one near-tie of this model otherwise, in layout six; see docs/coreai.md
-    assert different <= (1 if (weights, layout) == ("int8", "six") else 0)
 
 
 @pytest.mark.long

@@ -371,15 +371,15 @@ def test_followers_of_a_lost_twilio_stream_are_told(server) -> None:
     assert done.wait(5)
 
 
+def frame(code: int, data: bytes) -> bytes:
+    """A WebSocket frame, masked with zeros."""
+    size = bytes([0xFE]) + struct.pack("!H", len(data)) if len(data) > 125 else bytes([0x80 | len(data)])
+    return bytes([0x80 | code]) + size + bytes(4) + data
+
+
 def test_answers_that_were_sent_into_the_void_can_be_fetched(clip, expect) -> None:
     """The server has sent everything and said goodbye, and nothing arrived."""
     audio = s16le(clip[:64_000])
-
-    def frame(code: int, data: bytes) -> bytes:
-        length = (
-            bytes([0xFE]) + struct.pack("!H", len(data)) if len(data) > 125 else bytes([0x80 | len(data)])
-        )
-        return bytes([0x80 | code]) + length + bytes(4) + data  # masked with zeros
 
     with running(resume_seconds=5) as server:
         raw = sockets.create_connection(("127.0.0.1", server.port))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import socket as sockets
-import struct
 import threading
 import time
 
@@ -28,7 +27,7 @@ from nemostream.serve.metrics import Metrics
 from nemostream.serve.protocols import transcriptions, twilio
 from nemostream.serve.run import run_server
 from tests.serve.conftest import EXAMPLES, mulaw, running, s16le
-from tests.serve.test_faults import HANDSHAKE, reset, slow_down
+from tests.serve.test_faults import HANDSHAKE, frame, reset, slow_down
 from tests.serve.test_listen import QUERY, finals, listen, results
 from tests.serve.test_operations import metric
 from tests.serve.test_twilio import media, spoken, start
@@ -69,12 +68,6 @@ def test_a_twilio_stream_that_breaks_off_ends_with_what_was_heard(expect) -> Non
             time.sleep(0.02)
         reset(raw)
         server.wait_until_idle(5)  # Twilio does not come back
-
-
-def frame(code: int, data: bytes) -> bytes:
-    """A WebSocket frame, masked with zeros."""
-    size = bytes([0xFE]) + struct.pack("!H", len(data)) if len(data) > 125 else bytes([0x80 | len(data)])
-    return bytes([0x80 | code]) + size + bytes(4) + data
 
 
 def test_a_close_without_a_code_ends_the_call_at_once() -> None:

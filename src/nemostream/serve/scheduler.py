@@ -180,11 +180,11 @@ class Scheduler:
                 news += [(call, item) for item in call.advance(self.model)]
             except Exception as error:  # of its audio, whoever's fault; it may not harm the others
                 call.cancel()
-                if isinstance(error, NemostreamError):
-                    news.append((call, News(error=str(error), ended=True)))
-                else:
+                message = str(error)
+                if not isinstance(error, NemostreamError):
                     log.exception("a call failed")
-                    news.append((call, News(error=f"The call failed: {error}", ended=True)))
+                    message = f"The call failed: {error}"
+                news.append((call, News(error=message, ended=True)))
             if call.session is not None and call.session_is_due and not call.cancelled:
                 stepped.append((call, call.session))
         prepared = time.monotonic()
