@@ -32,7 +32,7 @@ from nemostream.runtimes.protocol import Float32, Framing, Int64, PredictorState
 from nemostream.text.tokenizer import Tokenizer
 
 MOST_DEFAULT_THREADS = 4  # more gain little on the small matrix products of a live stream
-LEAST_ROWS_PER_WORKER = 16  # encoder frames; fewer are no faster in two halves, which read the weights twice
+LEAST_ROWS_PER_WORKER = 8  # encoder frames; fewer are no faster in two halves, which read the weights twice
 
 Array = NDArray[Any]
 # what one call binds to one name; the arrays have to live until it has run
