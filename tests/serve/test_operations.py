@@ -9,6 +9,7 @@ import socket as sockets
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -22,6 +23,7 @@ from tests.serve.conftest import running, s16le
 from tests.serve.test_listen import QUERY, finals, hang_up, listen, results
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+CALLS_TO_DRAIN = 16
 
 
 def metric(server, name: str) -> float:
@@ -181,7 +183,7 @@ def test_a_fault_of_the_model_ends_its_calls_and_not_the_server(clip, expect, mo
 def test_sigterm_lets_calls_finish_and_refuses_new_ones(clip, expect) -> None:
     audio = s16le(clip)
     port = free_port()
-    command = [sys.executable, "-m", "nemostream.cli.main", "serve", "--port", str(port), "--slots", "4"]
+    command = [sys.executable, "-m", "nemostream.cli.main", "serve", "--port", str(port), "--slots", "24"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)
     try:
         ready = http_ready(f"http://127.0.0.1:{port}/readyz")
@@ -190,17 +192,23 @@ def test_sigterm_lets_calls_finish_and_refuses_new_ones(clip, expect) -> None:
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        with connect(f"ws://127.0.0.1:{port}/v1/listen?{QUERY}") as socket:
-            socket.send(audio[:60_000])
+        with ExitStack() as stack:
+            url = f"ws://127.0.0.1:{port}/v1/listen?{QUERY}"
+            calls = [stack.enter_context(connect(url)) for _ in range(CALLS_TO_DRAIN)]
+            for number, socket in enumerate(calls):
+                socket.send(audio[: 12_000 * (number + 1)])  # some calls have hardly begun, some are almost done
             process.send_signal(signal.SIGTERM)
             while ready():
                 time.sleep(0.05)
-            with pytest.raises(InvalidStatus) as refused, connect(f"ws://127.0.0.1:{port}/v1/listen?{QUERY}"):
+            with pytest.raises(InvalidStatus) as refused, connect(url):
                 pass
             assert refused.value.response.status_code == 503
-            socket.send(audio[60_000:])
-            socket.send('{"type": "CloseStream"}')
-            assert finals(results(socket)) == expect(audio, encoding="s16le")
+            for number, socket in enumerate(calls):
+                socket.send(audio[12_000 * (number + 1) :])
+                socket.send('{"type": "CloseStream"}')
+            expected = expect(audio, encoding="s16le")
+            for socket in calls:
+                assert finals(results(socket)) == expected
         assert process.wait(20) == 0
         log = [json.loads(line) for line in process.stderr.read().splitlines()]
         assert any(line["message"] == "draining" for line in log)
