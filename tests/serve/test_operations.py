@@ -196,7 +196,7 @@ def test_sigterm_lets_calls_finish_and_refuses_new_ones(clip, expect) -> None:
             url = f"ws://127.0.0.1:{port}/v1/listen?{QUERY}"
             calls = [stack.enter_context(connect(url)) for _ in range(CALLS_TO_DRAIN)]
             for number, socket in enumerate(calls):
-                socket.send(audio[: 12_000 * (number + 1)])  # some calls have hardly begun, some are almost done
+                socket.send(audio[: 12_000 * (number + 1)])  # some have hardly begun
             process.send_signal(signal.SIGTERM)
             while ready():
                 time.sleep(0.05)
