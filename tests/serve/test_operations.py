@@ -183,7 +183,8 @@ def test_a_fault_of_the_model_ends_its_calls_and_not_the_server(clip, expect, mo
 def test_sigterm_lets_calls_finish_and_refuses_new_ones(clip, expect) -> None:
     audio = s16le(clip)
     port = free_port()
-    command = [sys.executable, "-m", "nemostream.cli.main", "serve", "--port", str(port), "--slots", "24"]
+    slots = str(CALLS_TO_DRAIN + 1)  # so that the refusal is not for want of one
+    command = [sys.executable, "-m", "nemostream.cli.main", "serve", "--port", str(port), "--slots", slots]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)
     try:
         ready = http_ready(f"http://127.0.0.1:{port}/readyz")

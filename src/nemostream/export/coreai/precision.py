@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 import warnings
 from typing import Any, Literal, TypeVar, get_args
 
@@ -17,7 +16,7 @@ Activations = Literal["fp32", "fp16"]
 
 M = TypeVar("M", bound=nn.Module)
 _FP16_LARGEST = torch.finfo(torch.float16).max
-_KEPT = re.compile(r"(relative_k_proj|encoder_projector|prompt_projector\.linear_[12])$")  # not in int8
+_NOT_INT8 = ("relative_k_proj", "encoder_projector", "prompt_projector.linear_1", "prompt_projector.linear_2")
 
 
 def activations_for(weights: str, activations: str | None) -> Activations:
@@ -66,7 +65,7 @@ def _matrices(module: nn.Module) -> list[nn.Linear]:
     """The linear layers to quantise; pointwise convolutions become linear layers in place."""
     found = []
     for name, part in list(module.named_modules()):
-        if isinstance(part, nn.Linear) and not _KEPT.search(name):
+        if isinstance(part, nn.Linear) and not name.endswith(_NOT_INT8):
             found.append(part)
         elif isinstance(part, nn.Conv1d) and part.kernel_size == (1,):
             pointwise = _Pointwise(part)
