@@ -36,6 +36,24 @@ class Clip:
     ends: tuple[int, ...]
 
 
+def corpus_weights(items: list[str], cache: Path) -> dict[str, float]:
+    """The weights of ``CORPUS=X`` items.
+
+    Raises:
+        SystemExit: if an item has another form or names no corpus of the cache.
+    """
+    weights = {}
+    for item in items:
+        name, _, value = item.partition("=")
+        if not (cache / f"{name}.jsonl").exists():
+            raise SystemExit(f"--weights {item}: the cache has no corpus {name!r}.")
+        try:
+            weights[name] = float(value)
+        except ValueError:
+            raise SystemExit(f"--weights {item}: expected CORPUS=NUMBER, such as {name}=0.5.") from None
+    return weights
+
+
 class Corpora:
     """All corpora of a cache folder, drawn from with a weight each."""
 

@@ -1,6 +1,7 @@
-"""Train a small streaming model: phones first, then RNN-T. Resumable; one core or a GPU.
+"""Train a small streaming model: phones first, then RNN-T. Resumable; one core, several, or a GPU.
 
     python recipes/tiny/train.py --cache work/cache --out work/run --audio-hours 300
+    torchrun --nproc-per-node 2 recipes/tiny/train.py ...    # the same with two processes
 
 Every batch draws its right context at random from the trained set, so one model serves every latency. The
 learning rate follows the audio seen, not the clock. ``--out`` holds ``state.pt`` (to resume), ``log.jsonl``
@@ -17,27 +18,30 @@ import shutil
 import signal
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import sentencepiece
 import torch
+from deepen import deepen
 from loss import rnnt_loss
 from numpy.typing import NDArray
 from phones import PHONES
 from schedule import Schedule
 from stem import CentredConvolution
+from tokenizer import LANGUAGE_TAG, make_tokenizer
 from torch import Tensor, nn
 
-from data import Corpora, collate, in_a_row
+from data import Corpora, collate, corpus_weights, in_a_row
 from nemostream.checkpoints import load_checkpoint
 from nemostream.config import ModelConfig
 from nemostream.model.network import Network
+from processes import Processes
 
 PHONES_PER_FRAME = 4  # the auxiliary head's resolution: a phone can be much shorter than a frame
 CONTEXT_SHARES = {3: 0.3, 13: 0.3}  # of batches, by right context; the others share the rest
-LANGUAGE_TAG = "<en-US>"
 PROMPTS = {"en-US": 0, "en": 0, "auto": 101}
 
 
@@ -60,27 +64,6 @@ def tiny_config(vocab_size: int) -> ModelConfig:
         prompts=PROMPTS,
         default_language="auto",
     )
-
-
-def train_tokenizer(cache: Path, path: Path, vocab_size: int) -> sentencepiece.SentencePieceProcessor:
-    """Make (once) and load the tokenizer: BPE with capitals and punctuation, and the language tag."""
-    if not path.exists():
-        texts = []
-        for index in sorted(cache.glob("*.jsonl")):
-            rows = [json.loads(line) for line in index.open(encoding="utf-8")]
-            texts += [row["text"] for row in rows if row["lang"] == "en"][:20000]
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(texts),
-            model_prefix=str(path.with_suffix("")),
-            vocab_size=vocab_size,
-            model_type="bpe",
-            character_coverage=1.0,
-            user_defined_symbols=[LANGUAGE_TAG],
-            bos_id=-1,
-            eos_id=-1,
-            minloglevel=2,
-        )
-    return sentencepiece.SentencePieceProcessor(model_file=str(path))
 
 
 def aligned_loss(log_phones: Tensor, aligned: Tensor) -> Tensor:
@@ -118,7 +101,10 @@ class Trainer:
             self.network.encoder.requires_grad_(False)
         self.optimizers = self._optimizers()
         self.average = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
-        self.random = random.Random(seed)
+        self.processes = Processes()
+        self.seed = seed
+        self.told_to_stop = False  # this process
+        self.stopped = False  # any of them was, before the last step
         self.hours = 0.0
         self.steps = 0
 
@@ -206,6 +192,9 @@ class Trainer:
 
     def step(self, corpora: Corpora) -> dict[str, float]:
         """One update; returns what the log records."""
+        # every step has its own random numbers in every process, so that there is no state of them to keep
+        self.random = random.Random(f"{self.seed} {self.processes.rank} {self.steps}")
+        torch.manual_seed(self.random.getrandbits(48))
         rnnt, phone, hours = self.losses(corpora)
         loss = phone if rnnt is None else rnnt + self.schedule.phone_weight * phone
         rate = self.schedule.rate(self.hours)
@@ -215,7 +204,9 @@ class Trainer:
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], 5.0)
+        parameters = [p for group in groups for p in group["params"] if p.grad is not None]
+        hours, told = self.processes.share([p.grad for p in parameters], [hours, float(self.told_to_stop)])
+        norm = nn.utils.clip_grad_norm_(parameters, 5.0)
         if torch.isfinite(norm):
             for optimizer in self.optimizers:
                 optimizer.step()
@@ -227,6 +218,7 @@ class Trainer:
             )
         self.hours += hours
         self.steps += 1
+        self.stopped = told > 0
         return {
             "phone": phone.item(),
             "rnnt": math.nan if rnnt is None else rnnt.item(),
@@ -256,8 +248,6 @@ class Trainer:
             "average": self.average,
             "hours": self.hours,
             "steps": self.steps,
-            "random": json.dumps(self.random.getstate()),
-            "torch_random": torch.get_rng_state(),
         }
 
     def load_state_dict(self, state: dict[str, object]) -> None:
@@ -269,13 +259,12 @@ class Trainer:
         average: dict[str, Tensor] = state["average"]  # type: ignore[assignment]
         self.average = {name: value.to(self.device) for name, value in average.items()}
         self.hours, self.steps = state["hours"], state["steps"]  # type: ignore[assignment]
-        version, numbers, gauss = json.loads(state["random"])  # type: ignore[arg-type]
-        self.random.setstate((version, tuple(numbers), gauss))
-        torch.set_rng_state(state["torch_random"])  # type: ignore[arg-type]
 
 
 def save(trainer: Trainer, out: Path) -> None:
     """Write the resume state and the averaged weights, each in one move so that a kill can't tear them."""
+    if trainer.processes.rank:
+        return
     temporary = out / "state.tmp"
     torch.save(trainer.state_dict(), temporary)
     temporary.rename(out / "state.pt")
@@ -288,6 +277,13 @@ def save(trainer: Trainer, out: Path) -> None:
     (out / "average.tmp").rename(out / "average.pt")
 
 
+def append(path: Path | None, row: dict[str, object]) -> None:
+    """Add a row to the log, if this process writes it."""
+    if path is not None:
+        with path.open("a", encoding="utf-8") as log:
+            log.write(json.dumps(row) + "\n")
+
+
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -295,6 +291,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--audio-hours", type=float, required=True, help="audio to see, in hours")
     parser.add_argument("--start-from", type=Path, help="checkpoint folder to fine-tune")
+    parser.add_argument("--layers", type=int, help="of the encoder; a checkpoint gets what it lacks")
     parser.add_argument("--vocab-size", type=int, default=256)
     parser.add_argument("--aligned-hours", type=float, default=2.0)
     parser.add_argument("--phone-only-hours", type=float, default=8.0)
@@ -316,24 +313,6 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def corpus_weights(items: list[str], cache: Path) -> dict[str, float]:
-    """The weights of ``CORPUS=X`` items.
-
-    Raises:
-        SystemExit: if an item has another form or names no corpus of the cache.
-    """
-    weights = {}
-    for item in items:
-        name, _, value = item.partition("=")
-        if not (cache / f"{name}.jsonl").exists():
-            raise SystemExit(f"--weights {item}: the cache has no corpus {name!r}.")
-        try:
-            weights[name] = float(value)
-        except ValueError:
-            raise SystemExit(f"--weights {item}: expected CORPUS=NUMBER, such as {name}=0.5.") from None
-    return weights
-
-
 def begin(arguments: argparse.Namespace, vocab_size: int) -> Trainer:
     """A trainer that goes on where the run stopped, or starts from a checkpoint or from random weights."""
     schedule = Schedule(
@@ -348,12 +327,20 @@ def begin(arguments: argparse.Namespace, vocab_size: int) -> Trainer:
     )
     start = None if arguments.start_from is None else load_checkpoint(arguments.start_from)
     config = tiny_config(vocab_size) if start is None else start.config
+    weights = {} if start is None else start.tensors
+    if arguments.layers is not None:
+        if start is not None and arguments.layers != config.num_layers:
+            try:
+                weights = deepen(weights, arguments.layers)
+            except ValueError as error:
+                raise SystemExit(f"--layers {arguments.layers}: {error}") from None
+        config = replace(config, num_layers=arguments.layers)
     trainer = Trainer(config, schedule, arguments.seed, arguments.dropout, arguments.freeze_encoder)
     if (arguments.out / "state.pt").exists():
         state = torch.load(arguments.out / "state.pt", map_location="cpu", weights_only=True)
         trainer.load_state_dict(state)
     elif start is not None:
-        trainer.start_from(start.tensors)
+        trainer.start_from(weights)
     return trainer
 
 
@@ -363,9 +350,14 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parse_arguments(argv)
     torch.set_num_threads(1)  # two threads on a busy machine fall to a fraction of one
     arguments.out.mkdir(parents=True, exist_ok=True)
-    if arguments.start_from is not None:
-        shutil.copy(arguments.start_from / "tokenizer.model", arguments.out / "tokenizer.model")
-    tokenizer = train_tokenizer(arguments.cache, arguments.out / "tokenizer.model", arguments.vocab_size)
+    processes = Processes()
+    pieces = arguments.out / "tokenizer.model"
+    if processes.rank == 0 and arguments.start_from is not None:
+        shutil.copy(arguments.start_from / pieces.name, pieces)
+    elif processes.rank == 0 and not pieces.exists():
+        make_tokenizer(pieces, arguments.cache, arguments.vocab_size)
+    processes.wait()
+    tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(pieces))
     trainer = begin(arguments, tokenizer.get_piece_size())
     tag = tokenizer.piece_to_id(LANGUAGE_TAG)
     weights = corpus_weights(arguments.weights, arguments.cache)
@@ -379,17 +371,15 @@ def main(argv: list[str] | None = None) -> None:
             "Speech with times of phones is missing: make it with phones.py speak or, when fine-tuning, pass "
             "--aligned-hours 0 --phone-only-hours 0."
         )
-    stopped: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: stopped.append(number))  # save, then end
-    log = (arguments.out / "log.jsonl").open("a", encoding="utf-8")
+    for number in (signal.SIGINT, signal.SIGTERM):  # save, then end
+        signal.signal(number, lambda number, frame: setattr(trainer, "told_to_stop", True))
+    record = partial(append, arguments.out / "log.jsonl" if processes.rank == 0 else None)
     head = {"arguments": argv, "schedule": asdict(trainer.schedule), "start": trainer.hours}
-    log.write(json.dumps(head | {"corpora": corpora.hours(), "shares": corpora.shares}) + "\n")
-    log.flush()
+    record(head | {"processes": processes.size, "corpora": corpora.hours(), "shares": corpora.shares})
     started, started_hours, saved = time.monotonic(), trainer.hours, time.monotonic()
     recent: list[dict[str, float]] = []
     limit = math.inf if arguments.max_steps is None else arguments.max_steps
-    while trainer.hours < trainer.schedule.total_hours and trainer.steps < limit and not stopped:
+    while trainer.hours < trainer.schedule.total_hours and trainer.steps < limit and not trainer.stopped:
         recent.append(trainer.step(corpora))
         if trainer.steps % 100 == 0:
             mean = {key: sum(row[key] for row in recent) / len(recent) for key in recent[0]}
@@ -397,8 +387,7 @@ def main(argv: list[str] | None = None) -> None:
             elapsed = time.monotonic() - started
             speed = (trainer.hours - started_hours) * 3600 / elapsed
             row = {"step": trainer.steps, "hours": round(trainer.hours, 3), "speed": round(speed, 1)}
-            log.write(json.dumps(row | {key: round(value, 5) for key, value in mean.items()}) + "\n")
-            log.flush()
+            record(row | {key: round(value, 5) for key, value in mean.items()})
         if time.monotonic() - saved > arguments.save_minutes * 60:
             save(trainer, arguments.out)
             saved = time.monotonic()
