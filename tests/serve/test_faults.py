@@ -280,7 +280,7 @@ def test_requests_queue_up_to_a_limit(clip, monkeypatch) -> None:
             sender = threading.Thread(target=flood, daemon=True)
             sender.start()
             time.sleep(2)
-            (call,) = server.state.scheduler._calls
+            (call,) = (call for lane in server.state.scheduler.lanes for call in lane._calls)
             waiting = len(call._queue)
             hang_up(socket)
         assert waiting < 1000

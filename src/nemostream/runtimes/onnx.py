@@ -265,12 +265,12 @@ class OnnxRuntime:
             bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
 
-def default_threads() -> int:
-    """Physical cores that this process may use, at most `MOST_DEFAULT_THREADS`."""
+def physical_cores() -> int:
+    """Physical cores that this process may use; logical ones where the system does not tell them apart."""
     try:
         allowed = os.sched_getaffinity(0)
     except AttributeError:  # not Linux
-        return min(os.cpu_count() or 1, MOST_DEFAULT_THREADS)
+        return os.cpu_count() or 1
     cores = set()
     for cpu in allowed:
         siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
@@ -278,7 +278,12 @@ def default_threads() -> int:
             cores.add(siblings.read_text())
         except OSError:
             cores.add(str(cpu))
-    return max(1, min(len(cores), MOST_DEFAULT_THREADS))
+    return max(1, len(cores))
+
+
+def default_threads() -> int:
+    """Physical cores that this process may use, at most `MOST_DEFAULT_THREADS`."""
+    return min(physical_cores(), MOST_DEFAULT_THREADS)
 
 
 def _check_affinity(affinity: str, threads: int) -> None:

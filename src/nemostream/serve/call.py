@@ -1,6 +1,6 @@
 """`Call`: one channel of one conversation, from bytes to results.
 
-The event loop puts audio and requests into its queue (`feed`, `mark`, `end`); the scheduler's thread takes
+The event loop puts audio and requests into its queue (`feed`, `mark`, `end`); its lane's thread takes
 them out in order (`advance`), and turns events into news (`hear`). A mark, a client's request for the final
 text of all that it sent, ends the session, which flushes the look-ahead exactly, and the next audio begins
 a new one.
@@ -87,7 +87,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What the scheduler tells a call's owner.
+    """What a lane tells a call's owner.
 
     Attributes:
         result: new text, or the end of an utterance.
@@ -115,7 +115,7 @@ class _End:
 
 
 class Call:
-    """One channel of a conversation; see the module. ``notify`` wakes the scheduler."""
+    """One channel of a conversation; see the module. ``notify`` wakes its lane."""
 
     def __init__(self, options: CallOptions, channel: int, notify: Callable[[], None]) -> None:
         self.options, self.channel = options, channel
@@ -132,7 +132,7 @@ class Call:
         self._wanted = 0  # bytes that would complete a chunk
         self._language = options.language
         self._cancelled = self._ending = False
-        self._announced = False  # that it is due; `settle` takes it back before the scheduler looks again
+        self._announced = False  # that it is due; `settle` takes it back before the lane looks again
         self._mark: _Mark | _End | None = None  # that the session which is being flushed answers
         self._bytes = 0  # that sessions before this one took
         self._session_bytes = 0
@@ -184,8 +184,9 @@ class Call:
         await self._room.wait()
 
     def cancel(self) -> None:
-        """End without results."""
+        """End without results, whatever state it is in; its slot is free after the current step."""
         self._cancelled = self._ending = True
+        self._notify()
         self._loop.call_soon_threadsafe(self._room.set)
 
     def _request(self, request: _Mark | _Language | _End) -> None:
@@ -214,7 +215,7 @@ class Call:
             self.due_since = time.monotonic()
             self._notify()
 
-    # ---- the scheduler's side ----
+    # ---- the lane's side ----
 
     @property
     def cancelled(self) -> bool:
@@ -234,6 +235,14 @@ class Call:
             or self.session_is_due
             or (self._waiting > 0 and self._waiting >= self._wanted)
         )
+
+    @property
+    def is_awaited(self) -> bool:
+        """Its client waits for a final text that is only a few steps away."""
+        if self._mark is not None:
+            return True
+        chunks = 2 * self.session.chunk_seconds if self.session is not None else 0.0
+        return self._asked > self._answered and self._waiting <= self._wanted + self._bytes_of(chunks)
 
     @property
     def behind_since(self) -> float:

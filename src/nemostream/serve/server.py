@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ import nemostream
 from nemostream.audio.quiet import QuietByVoice
 from nemostream.engine.model import Model
 from nemostream.loading import is_onnx
+from nemostream.runtimes.onnx import physical_cores
 from nemostream.serve.access import Access
 from nemostream.serve.call import Call, CallOptions, News
 from nemostream.serve.config import ServeConfig
@@ -52,16 +52,16 @@ class Server:
 
     @property
     def ready(self) -> bool:
-        """It has warmed up, its thread lives, and it does not drain."""
+        """It has warmed up, its threads live, and it does not drain."""
         return self._scheduler is not None and self._scheduler.alive and not self._scheduler.draining
 
     async def start(self) -> None:
         """Load the model, measure what it can take, and begin."""
         self._loop = asyncio.get_running_loop()
         config = self.config
-        model, slots = await asyncio.to_thread(self._load)
+        models, slots = await asyncio.to_thread(self._load)
         self._scheduler = Scheduler(
-            model,
+            models,
             self._deliver,
             slots=slots,
             max_batch=config.max_batch,
@@ -70,7 +70,10 @@ class Server:
         )
         self.metrics.slots.set(slots)
         self._scheduler.start()
-        log.info("ready", extra={"model": config.model, "backend": model.backend, "slots": slots})
+        log.info(
+            "ready",
+            extra={"model": config.model, "backend": models[0].backend, "slots": slots, "lanes": len(models)},
+        )
 
     def drain(self, done: Callable[[], None]) -> None:
         """Refuse new calls, and call ``done`` when those that run are over or their time is.
@@ -95,7 +98,7 @@ class Server:
         done()
 
     async def stop(self) -> None:
-        """End the model's thread."""
+        """End the lanes."""
         self.scheduler.drain()
         await asyncio.to_thread(self.scheduler.stop)
 
@@ -109,8 +112,7 @@ class Server:
     def close(self, call: Call) -> None:
         """End a call whatever state it is in; nothing more comes from it."""
         self._listeners.pop(call, None)
-        if self._scheduler is not None:
-            self._scheduler.release(call)
+        call.cancel()
 
     def default_options(self) -> CallOptions:
         """Options of a call that asks for nothing."""
@@ -138,29 +140,24 @@ class Server:
             "latency": 80 * (right + 1),
         }
 
-    def _load(self) -> tuple[Model, int]:
+    def _load(self) -> tuple[list[Model], int]:
         config = self.config
-        workers = config.workers
-        if (
-            workers is None
-            and config.threads is None
-            and is_onnx(config.model)
-            and config.backend in (None, "onnx")
-        ):
-            workers = os.cpu_count()
+        on_onnx = is_onnx(config.model) and config.backend in (None, "onnx")
+        lanes = config.workers or (physical_cores() if on_onnx and config.threads is None else 1)
         model = nemostream.load(
             config.model,
             backend=config.backend,
             precision=config.precision,
             decoder=config.decoder,
-            threads=config.threads,
-            workers=workers,
+            threads=1 if lanes > 1 and config.threads is None else config.threads,
+            workers=None if on_onnx else config.workers,  # which is refused there
         )
         model.config.prompt_id(config.language)
         if config.vad:
             QuietByVoice()  # is it installed?
-        measured = measure_slots(model, config.latency, config.slots or config.max_slots)  # warms up as well
-        return model, config.slots or measured
+        models = [model, *(model.sibling() for _ in range(lanes - 1))]
+        measured = measure_slots(models, config.latency, config.slots or config.max_slots)  # warms up as well
+        return models, config.slots or measured
 
     def _deliver(self, news: list[tuple[Call, News]]) -> None:
         self._loop.call_soon_threadsafe(self._dispatch, news)
