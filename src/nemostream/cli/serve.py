@@ -32,7 +32,9 @@ def add_parser(
     parser.add_argument("--precision", help="of the backend mlx: fp32 (default), fp16, bf16, int8 or int4")
     parser.add_argument("--decoder", help="of the backend mlx: mlx (default), or onnx for the CPU")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads")
-    parser.add_argument("--workers", type=int, metavar="N", help="threads for a batch; default: one a core")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="threads that step calls; default: one a core"
+    )
     parser.add_argument("--latency", type=int, metavar="MS", help="of calls that ask for none")
     parser.add_argument("-l", "--language", help="of calls that ask for none")
     parser.add_argument(

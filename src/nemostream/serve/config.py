@@ -26,8 +26,8 @@ class ServeConfig:
         backend: runtime; None: what fits the model.
         precision, decoder: of the backend mlx, see `nemostream.load`.
         threads: CPU threads inside the model's operators.
-        workers: of ONNX Runtime: threads that a batch is divided over; None: one a core, unless ``threads``
-            is set.
+        workers: lanes, each a thread that steps calls of its own, on ONNX Runtime; None: one a core, or a
+            single one if ``threads`` is set.
         latency: of calls that ask for none, in milliseconds; None is the model's default.
         language: of calls that ask for none; None is the model's default.
         vad: silero-vad says where a pause is, instead of the level of the sound.

@@ -44,7 +44,7 @@ def application(config: ServeConfig, replicas: int, fewest: int = 1) -> serve.Ap
             "max_replicas": replicas,
             "target_ongoing_requests": max(1, round(_BUSY_SHARE * slots)),
         },
-        ray_actor_options={"num_cpus": config.threads or 1},
+        ray_actor_options={"num_cpus": (config.workers or 1) * (config.threads or 1)},
         graceful_shutdown_timeout_s=config.drain_seconds,
         health_check_period_s=_HEALTH_SECONDS,
     )
