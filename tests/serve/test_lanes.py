@@ -16,7 +16,7 @@ from nemostream.serve import lane as lanes
 from nemostream.serve.call import Call, CallOptions, News
 from nemostream.serve.lane import Lane
 from nemostream.serve.metrics import Metrics
-from nemostream.serve.scheduler import measure_slots
+from nemostream.serve.scheduler import Refused, Scheduler, measure_slots
 from tests.serve.conftest import running, s16le
 from tests.serve.test_listen import finals, listen, results
 
@@ -117,6 +117,30 @@ def test_calls_go_where_the_fewest_are(clip, expect) -> None:
         assert {finals(results(socket)) for socket in sockets} == {expect(audio, encoding="s16le")}
         server.wait_until_idle()
         assert counts() == [0, 0, 0]
+
+
+def test_a_lane_that_is_late_gets_no_more_calls(monkeypatch) -> None:
+    async def run() -> None:
+        model = nemostream.load(threads=1)
+        settings = {"slots": 9, "max_batch": 64, "gather": 0.0, "metrics": Metrics()}
+        scheduler = Scheduler(
+            [model, model.sibling()], lambda news: None, **settings
+        )  # its threads do not run
+        first, second = scheduler.lanes
+        (call,) = scheduler.admit(CallOptions())
+        assert (first.active, second.active) == (1, 0)
+        call.feed(bytes(64_000))
+        monkeypatch.setattr("nemostream.serve.scheduler.LATE_SECONDS", 0.05)
+        await asyncio.sleep(0.1)
+        scheduler.admit(CallOptions(), 2)
+        assert (first.active, second.active) == (1, 2)
+        for call in second._calls:
+            call.feed(bytes(64_000))
+        await asyncio.sleep(0.1)
+        with pytest.raises(Refused, match="behind"):
+            scheduler.admit(CallOptions())
+
+    asyncio.run(run())
 
 
 def test_slots_are_measured_with_all_lanes_at_work() -> None:

@@ -97,7 +97,7 @@ class Scheduler:
         return all(lane.alive for lane in self.lanes)
 
     def admit(self, options: CallOptions, count: int = 1) -> list[Call]:
-        """Begin ``count`` calls, one a channel, all or none, where there are the fewest.
+        """Begin ``count`` calls, one a channel, all or none, in lanes that keep to the time.
 
         Raises:
             Refused: if there is no room.
@@ -111,7 +111,7 @@ class Scheduler:
         self.check_room(count)
         calls = []
         for channel in range(count):
-            lane = min(self.lanes, key=lambda lane: lane.active)
+            lane = min(self._lanes_in_time() or self.lanes, key=lambda lane: lane.active)
             call = Call(options, channel, lane.notify)
             lane.add([call])
             calls.append(call)
@@ -127,8 +127,11 @@ class Scheduler:
             self._refuse("draining", "This server is shutting down; connect again, to another one.")
         if self.active + count > self.slots:
             self._refuse("full", f"All {self.slots} slots of this server are taken; try again later.")
-        if max(lane.behind for lane in self.lanes) > LATE_SECONDS:
+        if not self._lanes_in_time():
             self._refuse("late", "This server is behind with the calls that it has; try again later.")
+
+    def _lanes_in_time(self) -> list[Lane]:
+        return [lane for lane in self.lanes if lane.behind <= LATE_SECONDS]
 
     def _refuse(self, reason: str, message: str) -> None:
         self._metrics.refused.labels(reason).inc()
