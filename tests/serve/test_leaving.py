@@ -188,7 +188,7 @@ def test_a_server_that_is_behind_knows_it(clip, monkeypatch) -> None:
     """Each chunk is stepped soon after the one before, but the audio has waited for long."""
     code = mulaw(soxr.resample(np.tile(clip, 3), 16_000, 8000))
     query = "encoding=mulaw&sample_rate=8000&endpointing=false&latency=80"
-    with running(slots=4) as server, connect(f"{server.ws}/v1/listen?{query}") as socket:
+    with running(slots=4, workers=1) as server, connect(f"{server.ws}/v1/listen?{query}") as socket:
         slow_down(monkeypatch, server, 0.4)
         begin = time.monotonic()
         for number in range(40):  # 4 s in real time, of which a tenth can be recognised

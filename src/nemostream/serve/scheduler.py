@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from nemostream.audio import check_rate
-from nemostream.config import FRAME_MS, SAMPLE_RATE
+from nemostream.config import FRAME_MS
 from nemostream.decoding.boosting import PhraseTree
 from nemostream.engine.model import Model
 from nemostream.engine.session import step_sessions
@@ -22,6 +22,7 @@ from nemostream.serve.call import Call, CallOptions
 from nemostream.serve.lane import Deliver, Lane
 from nemostream.serve.metrics import Metrics
 
+_TELEPHONE_RATE = 8000
 LATE_SECONDS = 2.0  # behind by so much, new calls are refused, whatever slots are free
 
 
@@ -139,13 +140,13 @@ class Scheduler:
 
 
 def measure_slots(models: Sequence[Model], latency: int | None, most: int, share: float = 0.6) -> int:
-    """Return how many calls fit: the most, of those tried, whose steps take ``share`` of a chunk's time.
+    """Return how many calls fit: the most, of those tried, that take ``share`` of a chunk's time.
 
     Args:
         models: one for each lane, which all step at the same time; no call runs on them yet.
         latency: of the calls, in milliseconds; None is the model's default.
         most: the answer is at most this.
-        share: the rest is for features, sockets and bursts.
+        share: the rest is for sockets and bursts.
     """
     size, best = 1, 1
     chunk = models[0].engine.chunk_frames(models[0].att_context(latency)) * FRAME_MS / 1000
@@ -160,16 +161,18 @@ def measure_slots(models: Sequence[Model], latency: int | None, most: int, share
 
 
 def _step_seconds(model: Model, latency: int | None, size: int) -> float:
-    """Seconds of a step of ``size`` calls."""
-    audio = np.random.default_rng(0).normal(0, 0.05, SAMPLE_RATE).astype(np.float32)
-    sessions = [model.stream(latency=latency) for _ in range(size)]
+    """Seconds that the features and the step of ``size`` telephone calls take."""
+    audio = np.random.default_rng(0).integers(0, 256, _TELEPHONE_RATE, np.uint8).tobytes()
+    sessions = [
+        model.stream(latency=latency, sample_rate=_TELEPHONE_RATE, encoding="mulaw") for _ in range(size)
+    ]
     times = []
     try:
         for _ in range(4):  # the first steps also make the runtime's buffers
+            begin = time.perf_counter()
             for session in sessions:
                 while not session.ready:
-                    session.push(audio[: round(session.chunk_seconds * SAMPLE_RATE)])
-            begin = time.perf_counter()
+                    session.push(audio[: round(session.chunk_seconds * _TELEPHONE_RATE)])
             step_sessions(sessions)
             times.append(time.perf_counter() - begin)
     finally:
