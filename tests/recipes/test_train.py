@@ -38,7 +38,7 @@ Recipe = Callable[[str], ModuleType]
 @pytest.fixture
 def recipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recipe]:
     """Imports a script of the recipe."""
-    pytest.importorskip("sentencepiece")
+    pytest.importorskip("sentencepiece", reason="the extra `train` is not installed")
     monkeypatch.syspath_prepend(str(RECIPE))
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield importlib.import_module
@@ -145,7 +145,8 @@ def test_training_lowers_the_loss(recipe: Recipe, cache: Path) -> None:
 
 def test_two_processes_average_their_gradients(recipe: Recipe, cache: Path, tmp_path: Path) -> None:
     """Two updates of two processes equal two updates with the mean of both processes' gradients."""
-    sentencepiece = pytest.importorskip("sentencepiece")
+    import sentencepiece
+
     out = tmp_path / "run"
     words = ["--cache", str(cache), "--out", str(out), "--max-steps", "2", "--audio-hours", "1", *SMALL]
     words += ["--start-from", str(embedded_bundle() / "checkpoint")]

@@ -9,8 +9,6 @@ from contextlib import ExitStack
 
 import pytest
 
-pytest.importorskip("prometheus_client", reason="the extra `serve` is not installed")
-
 import nemostream
 from nemostream.serve import lane as lanes
 from nemostream.serve.call import Call, CallOptions, News
@@ -123,9 +121,8 @@ def test_a_lane_that_is_late_gets_no_more_calls(monkeypatch) -> None:
     async def run() -> None:
         model = nemostream.load(threads=1)
         settings = {"slots": 9, "max_batch": 64, "gather": 0.0, "metrics": Metrics()}
-        scheduler = Scheduler(
-            [model, model.sibling()], lambda news: None, **settings
-        )  # its threads do not run
+        models = [model, model.sibling()]
+        scheduler = Scheduler(models, lambda news: None, **settings)  # its threads do not run
         first, second = scheduler.lanes
         (call,) = scheduler.admit(CallOptions())
         assert (first.active, second.active) == (1, 0)

@@ -110,9 +110,9 @@ class Scheduler:
         if options.boost:
             PhraseTree(self.model.tokenizer, options.boost)
         self.check_room(count)
-        calls = []
+        calls, lanes = [], self._lanes_in_time() or self.lanes
         for channel in range(count):
-            lane = min(self._lanes_in_time() or self.lanes, key=lambda lane: lane.active)
+            lane = min(lanes, key=lambda lane: lane.active)
             call = Call(options, channel, lane.notify)
             lane.add([call])
             calls.append(call)
