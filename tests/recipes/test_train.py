@@ -112,7 +112,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(recipe: Recipe, cache: Path, 
 
 def test_fine_tuning_gives_a_model_that_transcribes(recipe: Recipe, cache: Path, tmp_path: Path) -> None:
     start, out = embedded_bundle() / "checkpoint", tmp_path / "run"
-    fine_tune(recipe, cache, out, 3, "--freeze-encoder", "--peak-rate", "0.01")
+    fine_tune(recipe, cache, out, 3, "--freeze", "encoder", "--peak-rate", "0.01")
     recipe("export").main(
         ["--run", str(out), "--checkpoint", str(tmp_path / "hf"), "--bundle", str(tmp_path / "bundle")]
     )
@@ -127,6 +127,35 @@ def test_fine_tuning_gives_a_model_that_transcribes(recipe: Recipe, cache: Path,
     texts = {nemostream.load(str(tmp_path / kind)).transcribe(clip).text for kind in ("hf", "bundle")}
     assert len(texts) == 1
     assert texts != {""}
+
+
+def test_a_frozen_stem_stays_as_it_is_while_the_layers_learn(
+    recipe: Recipe, cache: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    fine_tune(recipe, cache, out, 2, "--freeze", "stem", "--peak-rate", "0.01")
+    before = arrays(embedded_bundle() / "checkpoint")
+    after = torch.load(out / "average.pt", weights_only=True)["weights"]
+    for name, value in before.items():
+        # conv_in is kept in other coordinates, so it is the same up to rounding
+        kept = np.allclose(value, after[name].numpy(), rtol=1e-5, atol=1e-5)
+        learns = name.startswith("encoder.layers.") and value.ndim == 2
+        assert kept if name.startswith("encoder.subsampling.") else not kept or not learns, name
+
+
+def test_a_run_can_start_from_an_earlier_one_and_its_phone_head(
+    recipe: Recipe, cache: Path, tmp_path: Path
+) -> None:
+    fine_tune(recipe, cache, tmp_path / "first", 2)
+    train = recipe("train")
+    words = ["--cache", str(cache), "--out", str(tmp_path / "second"), "--audio-hours", "1"]
+    arguments = train.parse_arguments([*words, "--start-from", str(tmp_path / "first")])
+    trainer = train.begin(arguments, 256)
+    first = torch.load(tmp_path / "first" / "state.pt", weights_only=True)
+    assert trainer.steps == 0
+    assert torch.equal(trainer.ctc_head.weight, first["ctc_head"]["weight"])
+    for name, value in first["average"].items():  # the stem's coordinates change twice: rounding
+        assert torch.allclose(trainer.network.state_dict()[name], value, rtol=1e-5, atol=1e-5), name
 
 
 def test_training_lowers_the_loss(recipe: Recipe, cache: Path) -> None:
