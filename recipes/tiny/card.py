@@ -125,12 +125,19 @@ def main(argv: list[str] | None = None) -> None:
         start=arguments.start,
         seen=rows[-1]["hours"],
         steps=int(rows[-1]["step"]),
+        cores=cores(heads),
         commands="\n".join(command(head) for head in heads),
         data=data_table(hours),
         total=sum(hours.values()),
         hash=hashlib.sha256((arguments.checkpoint / "model.safetensors").read_bytes()).hexdigest(),
     )
     arguments.out.write_text(card, encoding="utf-8")
+
+
+def cores(heads: list[dict[str, object]]) -> str:
+    """How many cores the last start used; a process has one thread."""
+    count = heads[-1].get("processes", 1)
+    return "one core" if count == 1 else f"{count} cores"
 
 
 def command(head: dict[str, object]) -> str:

@@ -221,7 +221,7 @@ class Alternately:
         return [counts[0] + hours, counts[1]]
 
 
-@pytest.mark.parametrize("layers", [7, 9, 12])
+@pytest.mark.parametrize("layers", [10, 13, 18])
 def test_added_layers_change_nothing_at_first(recipe: Recipe, layers: int) -> None:
     checkpoint = load_checkpoint(embedded_bundle() / "checkpoint")
     deeper = recipe("deepen").deepen(checkpoint.tensors, layers)
@@ -244,8 +244,8 @@ def test_added_layers_change_nothing_at_first(recipe: Recipe, layers: int) -> No
 
 def test_layers_cannot_be_taken_away(recipe: Recipe) -> None:
     tensors = load_checkpoint(embedded_bundle() / "checkpoint").tensors
-    for layers in (5, 6, 13):
-        with pytest.raises(ValueError, match="6 layers can become 7 to 12"):
+    for layers in (8, 9, 19):
+        with pytest.raises(ValueError, match="9 layers can become 10 to 18"):
             recipe("deepen").deepen(tensors, layers)
 
 
