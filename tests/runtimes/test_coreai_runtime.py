@@ -38,7 +38,7 @@ from tests.coreai_bundles import (
 TOLERANCE = 1e-4  # of numbers near 1; what is left is the order of additions, about 1e-5
 CHUNKS = 40  # the caches are full after 14 at most
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.flac"))
-# of the largest encoder output, after six layers with weights in steps of 1/127 of the largest of a row
+# of the largest encoder output, after nine layers with weights in steps of 1/127 of the largest of a row
 INT8_BOUND = 0.04
 # the same for a random model of four layers in which every operation rounds to 11 bits; int8 weights alone
 # are 0.04 off on it, in PyTorch too
