@@ -13,10 +13,9 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import torch
+from average import read_average
 
 from nemostream.checkpoints import Checkpoint, load_checkpoint, save_huggingface
-from nemostream.config import ModelConfig
 from nemostream.export.onnx import export_onnx
 from nemostream.runtimes.torch import load_network
 from nemostream.text import Tokenizer
@@ -24,12 +23,10 @@ from nemostream.text import Tokenizer
 
 def averaged_checkpoint(run: Path) -> Checkpoint:
     """The running average of a training run, in fp16."""
-    saved = torch.load(run / "average.pt", map_location="cpu", weights_only=True)
-    tensors = {name: value.numpy().astype(np.float16) for name, value in saved["weights"].items()}
+    average = read_average(run)
+    tensors = {name: value.astype(np.float16) for name, value in average.weights.items()}
     tokenizer = Tokenizer.from_sentencepiece(run / "tokenizer.model")
-    return Checkpoint(
-        ModelConfig.from_dict(saved["config"]), tensors, tokenizer, source=str(run), format="huggingface"
-    )
+    return Checkpoint(average.config, tensors, tokenizer, source=str(run), format="huggingface")
 
 
 def main(argv: list[str] | None = None) -> None:

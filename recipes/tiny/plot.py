@@ -37,9 +37,9 @@ def draw(rows: list[Row], path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")
     axes.plot(hours, [row["rnnt"] for row in rows], label="RNN-T, nats a piece")
     axes.plot(hours, [row["phone"] for row in rows], label="CTC of phones, nats a phone")
-    # a new head for phones begins far above everything else
-    top = 2 * max((row["rnnt"] for row in rows if not math.isnan(row["rnnt"])), default=math.nan)
-    axes.set(xlabel="hours of audio seen", ylabel="training loss", ylim=(0, None if math.isnan(top) else top))
+    known = [row["rnnt"] for row in rows if not math.isnan(row["rnnt"])]
+    top = 2 * max(known) if known else None  # a new head for phones begins far above that
+    axes.set(xlabel="hours of audio seen", ylabel="training loss", ylim=(0, top))
     axes.grid(alpha=0.3)
     axes.legend(loc="upper right")
     rate = axes.twinx()

@@ -21,11 +21,10 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import sentencepiece
 import torch
-from deepen import deepen
-from numpy.typing import NDArray
+from average import read_average, write_average
+from deepen import Weights, deepen
 from schedule import Schedule
 from tokenizer import LANGUAGE_TAG, make_tokenizer
 from torch import Tensor
@@ -44,18 +43,7 @@ def save(trainer: Trainer, out: Path) -> None:
     temporary = out / "state.tmp"
     torch.save(trainer.state_dict(), temporary)
     temporary.rename(out / "state.pt")
-    weights = dict(trainer.average)
-    stem = "encoder.subsampling.conv_in."
-    weights[stem + "weight"], weights[stem + "bias"] = trainer.network.encoder.subsampling.conv_in.plain(
-        weights[stem + "weight"], weights[stem + "bias"]
-    )
-    saved = {
-        "config": trainer.config.to_dict(),
-        "weights": weights,
-        "ctc_head": trainer.ctc_head.state_dict(),
-    }
-    torch.save(saved, out / "average.tmp")
-    (out / "average.tmp").rename(out / "average.pt")
+    write_average(out, trainer.config, trainer.averaged_weights(), trainer.ctc_head.state_dict())
 
 
 def append(path: Path | None, row: dict[str, object]) -> None:
@@ -100,17 +88,13 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def starting_point(
-    folder: Path,
-) -> tuple[ModelConfig, dict[str, NDArray[np.generic]], dict[str, Tensor] | None]:
+def starting_point(folder: Path) -> tuple[ModelConfig, Weights, dict[str, Tensor] | None]:
     """Dimensions and weights of a checkpoint; of an earlier run also its head for phones.
 
     A head that begins at random disturbs a trained encoder for the first hours of audio.
     """
     if (folder / "average.pt").exists():
-        saved = torch.load(folder / "average.pt", map_location="cpu", weights_only=True)
-        weights = {name: value.numpy() for name, value in saved["weights"].items()}
-        return ModelConfig.from_dict(saved["config"]), weights, saved["ctc_head"]
+        return read_average(folder)
     checkpoint = load_checkpoint(folder)
     return checkpoint.config, dict(checkpoint.tensors), None
 

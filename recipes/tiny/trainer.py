@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import random
 
-import numpy as np
 import torch
+from deepen import Weights
 from loss import rnnt_loss
-from numpy.typing import NDArray
 from phones import PHONES
 from schedule import Schedule
 from stem import CentredConvolution
@@ -21,11 +20,12 @@ from processes import Processes
 
 PHONES_PER_FRAME = 4  # the auxiliary head's resolution: a phone can be much shorter than a frame
 CONTEXT_SHARES = {3: 0.3, 13: 0.3}  # of batches, by right context; the others share the rest
+FIRST = "encoder.subsampling.conv_in."  # the convolution that is trained in centred coordinates
 PROMPTS = {"en-US": 0, "en": 0, "auto": 101}
 
 
 def tiny_config(vocab_size: int) -> ModelConfig:
-    """The embedded model's dimensions."""
+    """Dimensions for random weights: the embedded model's, but for three layers that it got later."""
     return ModelConfig(
         hidden_size=160,
         num_layers=6,
@@ -211,9 +211,7 @@ class Trainer:
             "rate": rate,
         }
 
-    def start_from(
-        self, weights: dict[str, NDArray[np.generic]], ctc_head: dict[str, Tensor] | None = None
-    ) -> None:
+    def start_from(self, weights: Weights, ctc_head: dict[str, Tensor] | None = None) -> None:
         """Begin with weights of the same dimensions instead of random ones."""
         if ctc_head is not None:
             self.ctc_head.load_state_dict(ctc_head)
@@ -221,12 +219,19 @@ class Trainer:
         tensors = {
             name: torch.from_numpy(value).to(self.device, torch.float32) for name, value in weights.items()
         }
-        stem = "encoder.subsampling.conv_in."
-        tensors[stem + "weight"], tensors[stem + "bias"] = centred.centred(
-            tensors[stem + "weight"], tensors[stem + "bias"]
+        tensors[FIRST + "weight"], tensors[FIRST + "bias"] = centred.centred(
+            tensors[FIRST + "weight"], tensors[FIRST + "bias"]
         )
         self.network.load_state_dict(tensors)
         self.average = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+
+    def averaged_weights(self) -> dict[str, Tensor]:
+        """The running average by checkpoint key; the inverse of `start_from`."""
+        weights = dict(self.average)
+        weights[FIRST + "weight"], weights[FIRST + "bias"] = self.network.encoder.subsampling.conv_in.plain(
+            weights[FIRST + "weight"], weights[FIRST + "bias"]
+        )
+        return weights
 
     def state_dict(self) -> dict[str, object]:
         """All that is needed to go on as if nothing had happened."""
